@@ -1,0 +1,1 @@
+"""Text → tokens → batches. NumPy out; never imports torch or JAX."""

@@ -1,0 +1,480 @@
+"""The builder: worker threads that turn segments into sealed shards, in the order in which they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from headrace.data.cache import MANIFEST, PARTIAL, Cache, Entry
+from headrace.data.cuts import PIECE_BYTES, split_document
+from headrace.data.encoders import Encoder
+from headrace.data.readers import Chunk, Reader
+from headrace.data.segments import Segment, plan_segments
+from headrace.data.shards import MemberInfo, ShardInfo, TokenArray
+from headrace.data.sources import Source
+from headrace.data.tokenizers import Tokenizer, check_spec, load_tokenizer
+from headrace.errors import CacheError, HeadraceError, UsageError
+from headrace.files import digest
+
+ENCODE_BYTES = 1 << 20
+SAMPLE_BYTES = 8 << 20
+SAMPLE_PLACES = 64
+SAVE_SECONDS = 5.0
+# A worker holds a chunk, its documents, a MiB of tokens, and its tokenizer with a cache of words.
+WORKER_BYTES = 80 << 20
+DEFAULT_MEMORY_BYTES = 1 << 30
+MINIMUM_MEMORY_BYTES = 96 << 20
+
+
+def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path) -> Cache:
+    """A cache for a corpus in a folder: what an earlier build left there is found again, the rest is yet to be built."""
+    if isinstance(tokenizer, str):
+        check_spec(tokenizer)
+    segments = plan_segments(sources)
+    previous = _previous(path)
+    tokenizer = _choose_tokenizer(tokenizer, previous, sources, segments, path)
+    known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
+    entries = []
+    for segment in segments:
+        index = known.get(segment.fingerprint)
+        entries.append(None if index is None or previous is None else _still_there(previous, index))
+    cache = Cache(path, tokenizer, sources, segments, entries)
+    if previous is None or not previous.is_same(cache):
+        cache.shards.make()
+        cache.save_tokenizer()
+        cache.save(PARTIAL)
+    return cache
+
+
+def _previous(path: Path) -> Cache | None:
+    for name in (PARTIAL, MANIFEST):
+        if (path / name).exists():
+            return Cache.load(path, name)
+    if path.exists() and not path.is_dir():
+        raise CacheError(f"{path}: is a file; a cache is a folder. Choose another with --out.")
+    if path.is_dir() and any(name not in ("shards", "tmp", "tokenizer.json") for name in os.listdir(path)):
+        raise CacheError(f"{path}: this folder holds something else than a token cache. Choose another with --out.")
+    return None
+
+
+def _still_there(previous: Cache, index: int) -> Entry | None:
+    if not previous.has(index) or any(
+        previous.shards.find(shard.key) != shard for shard in previous.entry(index).shards
+    ):
+        return None
+    return previous.entry(index)
+
+
+def _choose_tokenizer(
+    asked: str | Tokenizer, previous: Cache | None, sources: Sequence[Source], segments: Sequence[Segment], path: Path
+) -> Tokenizer:
+    spec = asked if isinstance(asked, str) else asked.spec
+    if previous is not None and previous.tokenizer.spec == spec and isinstance(asked, str):
+        learned = spec in ("char", "byte") or spec.startswith("bpe:")
+        if learned:  # a corpus that has grown keeps the tokenizer that it began with
+            return previous.tokenizer
+    tokenizer = load_tokenizer(asked, lambda: sample_documents(sources, segments)) if isinstance(asked, str) else asked
+    if previous is not None and previous.tokenizer.hash != tokenizer.hash:
+        raise CacheError(
+            f"{path}: this cache was built with the tokenizer {previous.tokenizer.spec!r}"
+            f" ({previous.tokenizer.hash[:8]}), not with {spec!r} ({tokenizer.hash[:8]})."
+            " Choose another folder with --out, or delete this one."
+        )
+    return tokenizer
+
+
+def sample_documents(sources: Sequence[Source], segments: Sequence[Segment]) -> Iterator[bytes]:
+    """Some 8 MiB of text from all over the corpus, the same every time: what tokenizers learn from."""
+    # Of a compressed file only the beginning can be reached quickly.
+    reachable = [segment for segment in segments if segment.kind != "stream" or segment.ordinal == 0]
+    step = max(1, len(reachable) // SAMPLE_PLACES)
+    chosen = reachable[::step]
+    share = max(SAMPLE_BYTES // len(chosen), 64 << 10)
+    reader = Reader(sources)
+    try:
+        for segment in chosen:
+            taken = 0
+            for chunk in reader.chunks(segment):
+                # Spread over the chunk too, in whole pieces, so that no character is cut.
+                pieces = [piece for document in chunk.documents for piece in split_document(document)]
+                wanted = max(1, sum(map(len, pieces)) // share)
+                for piece in pieces[::wanted]:
+                    taken += len(piece)
+                    yield piece
+                if taken >= share:
+                    break
+    finally:
+        reader.close()
+
+
+@dataclass
+class Progress:
+    """How far a build is."""
+
+    total_bytes: int
+    done_bytes: int = 0
+    tokenised_bytes: int = 0
+    """Of these, what was not found in an earlier build."""
+    tokenised_files: int = 0
+    num_tokens: int = 0
+    num_documents: int = 0
+
+
+class Builder:
+    """Fills a cache. Use as a context manager; `wait` returns when everything is sealed."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        num_workers: int | None = None,
+        memory_budget: int | None = None,
+        in_background: bool = False,
+    ) -> None:
+        budget = memory_budget or DEFAULT_MEMORY_BYTES
+        if budget < MINIMUM_MEMORY_BYTES:
+            raise UsageError(
+                f"memory_budget {budget / 2**20:.0f} MiB is too small: tokenising needs at least"
+                f" {MINIMUM_MEMORY_BYTES >> 20} MiB"
+            )
+        self.cache = cache
+        wanted_workers = num_workers or os.cpu_count() or 1
+        self.num_workers = max(1, min(wanted_workers, budget // WORKER_BYTES))
+        self.cpu_seconds = 0.0
+        self._memory_limit = int(budget * 0.85) + anonymous_bytes()
+        self._in_background = in_background
+        self._lock = threading.Lock()
+        self._reader = Reader(cache.sources)
+        self._reuse = _Reuse(cache)
+        self._pending: list[int] = []
+        self.set_order(range(len(cache.segments)))
+        self._taken: set[int] = set()
+        self._busy_streams: set[str] = set()
+        self._stopping = threading.Event()
+        self._failed = False
+        self._saved_s = time.monotonic()
+        self.progress = self._initial_progress()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Builder:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def set_order(self, order: Iterable[int]) -> None:
+        """Which segments to build first; must name them all."""
+        self._pending = [index for index in order if not self.cache.has(index)][::-1]
+
+    def start(self) -> None:
+        """Start the workers; with nothing to do, the cache is sealed at once."""
+        if not self._pending:
+            if (self.cache.path / PARTIAL).exists():
+                self._seal()
+            return
+        for number in range(self.num_workers):
+            thread = threading.Thread(target=self._work, name=f"headrace-build-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until everything is sealed (True) or the time is up (False). A failure is raised."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            return False
+        if not self.cache.is_complete:
+            self.cache.require(range(len(self.cache.segments)))
+        return True
+
+    def close(self) -> None:
+        """Stop after the segments that are being worked on; what is sealed stays, and a later start goes on from it."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._reader.close()
+        if not self.cache.is_complete:
+            self.cache.fail(CacheError(f"{self.cache.path}: the builder was closed before the cache was complete."))
+            if not self._failed:
+                self.cache.save(PARTIAL)
+
+    def _initial_progress(self) -> Progress:
+        cache = self.cache
+        progress = Progress(total_bytes=cache.num_bytes)
+        for index, segment in enumerate(cache.segments):
+            if cache.has(index):
+                entry = cache.entry(index)
+                progress.done_bytes += segment.nbytes
+                progress.num_tokens += entry.num_tokens
+                progress.num_documents += entry.num_documents
+        return progress
+
+    def _work(self) -> None:
+        if self._in_background:
+            _lower_priority()
+        encoder: Encoder | None = None
+        began_s = time.thread_time()
+        try:
+            while not self._stopping.is_set():
+                index = self._take()
+                if index is None:
+                    break
+                if index < 0:  # all that is left belongs to files that others are reading
+                    self._stopping.wait(0.005)
+                    continue
+                try:
+                    encoder = encoder or self.cache.tokenizer.encoder()
+                    self.cache.put(index, self._build(index, encoder))
+                finally:
+                    self._release(index)
+                self._after_segment(index)
+                if anonymous_bytes() > self._memory_limit:
+                    encoder.recycle()
+        except BaseException as problem:
+            self._fail(problem)
+        finally:
+            with self._lock:
+                self.cpu_seconds += time.thread_time() - began_s
+
+    def _take(self) -> int | None:
+        """The next segment to build: one that somebody waits for, else the next in order. -1: none just now."""
+        with self._lock:
+            for wanted in self.cache.wanted():
+                index = self._earliest(wanted)
+                if self._may_take(index):
+                    return self._claim(index)
+            for place in range(len(self._pending) - 1, -1, -1):
+                index = self._pending[place]
+                if index in self._taken:
+                    continue
+                if self._may_take(index):
+                    del self._pending[place]
+                    return self._claim(index)
+            self._pending = [index for index in self._pending if index not in self._taken]
+            return -1 if self._pending else None
+
+    def _earliest(self, index: int) -> int:
+        """A compressed file is read front to back: whoever wants its middle gets its first missing segment built."""
+        segments = self.cache.segments
+        while segments[index].kind == "stream" and segments[index].ordinal > 0 and not self.cache.has(index - 1):
+            index -= 1
+        return index
+
+    def _may_take(self, index: int) -> bool:
+        segment = self.cache.segments[index]
+        return index not in self._taken and not (segment.kind == "stream" and segment.path in self._busy_streams)
+
+    def _claim(self, index: int) -> int:
+        self._taken.add(index)
+        segment = self.cache.segments[index]
+        if segment.kind == "stream":
+            self._busy_streams.add(segment.path)
+        return index
+
+    def _release(self, index: int) -> None:
+        with self._lock:
+            self._busy_streams.discard(self.cache.segments[index].path)
+
+    def _build(self, index: int, encoder: Encoder) -> Entry:
+        segment = self.cache.segments[index]
+        infos: list[ShardInfo] = []
+        noticed: Counter[str] = Counter()
+        for chunk in self._reader.chunks(segment):
+            noticed += chunk.noticed
+            if not chunk.documents:
+                continue
+            key = self._key(segment, chunk)
+            info = self.cache.shards.find(key)
+            if info is None:
+                info = self._write(segment, chunk, key, encoder)
+            infos.append(info)
+        return Entry(tuple(infos), noticed)
+
+    def _key(self, segment: Segment, chunk: Chunk) -> str:
+        # Files of a group are named in the shard, so their names are part of what it is.
+        names = [f"{member.name}\0{member.num_documents}" for member in chunk.members] if segment.kind == "files" else []
+        contents = [f"{member.digest}{int(member.is_open)}" for member in chunk.members]
+        reading = self.cache.sources[segment.source].reading_hash
+        return digest("shard-1", self.cache.tokenizer.hash, reading, *names, *contents)
+
+    def _write(self, segment: Segment, chunk: Chunk, key: str, encoder: Encoder) -> ShardInfo:
+        known = [self._reuse.find(segment, member.digest) for member in chunk.members]
+        writer = self.cache.shards.write(key, self._parts(chunk, known, encoder))
+        stops = np.concatenate([*writer.document_stops, [writer.num_tokens] if chunk.members[-1].is_open else []])
+        members, document, token = [], 0, 0
+        for member in chunk.members:
+            document += member.num_documents
+            stop = int(stops[document - 1]) if document else 0
+            members.append(
+                MemberInfo(member.name, member.digest, member.num_documents, stop - token, member.is_open)
+            )
+            token = stop
+        info = writer.seal(members)
+        with self._lock:
+            fresh = [member for member, old in zip(chunk.members, known, strict=True) if old is None]
+            self.progress.tokenised_files += len(fresh)
+            share = len(fresh) / len(chunk.members)
+            self.progress.tokenised_bytes += int(chunk.nbytes * share)
+        return info
+
+    def _parts(
+        self, chunk: Chunk, known: Sequence[_Known | None], encoder: Encoder
+    ) -> Iterator[tuple[TokenArray, npt.NDArray[np.int64]]]:
+        """Tokens of a chunk: copied where an earlier shard has a file's, encoded otherwise."""
+        if not any(known):
+            yield from encode_documents(chunk.documents, chunk.members[-1].is_open, self.cache.tokenizer, encoder)
+            return
+        bounds = np.concatenate([[0], np.cumsum([member.num_documents for member in chunk.members])])
+        for (start, stop), member, old in zip(pairwise(bounds), chunk.members, known, strict=True):
+            if old is not None:
+                yield old.tokens, old.ends
+            else:
+                yield from encode_documents(
+                    chunk.documents[start:stop], member.is_open, self.cache.tokenizer, encoder
+                )
+
+    def _after_segment(self, index: int) -> None:
+        entry = self.cache.entry(index)
+        with self._lock:
+            self.progress.done_bytes += self.cache.segments[index].nbytes
+            self.progress.num_tokens += entry.num_tokens
+            self.progress.num_documents += entry.num_documents
+            if self.cache.is_complete:
+                self._seal()
+            elif time.monotonic() - self._saved_s > SAVE_SECONDS:
+                self.cache.save(PARTIAL)
+                self._saved_s = time.monotonic()
+
+    def _seal(self) -> None:
+        """The manifest last; then what only an older version of the corpus needed is removed."""
+        cache = self.cache
+        if sum(cache.entry(index).num_tokens for index in range(len(cache.segments))) == 0:
+            raise CacheError(f"{cache.path}: the corpus has no text: every document is empty.")
+        cache.save(MANIFEST)
+        (cache.path / PARTIAL).unlink(missing_ok=True)
+        self._reuse.remove_stale()
+        cache.shards.sweep()
+
+    def _fail(self, problem: BaseException) -> None:
+        if not isinstance(problem, HeadraceError | Exception):
+            problem = CacheError(f"a tokenising worker ended: {problem!r}")
+        self._failed = True
+        self.cache.fail(problem)
+        self._stopping.set()
+        with contextlib.suppress(HeadraceError):
+            self.cache.save(PARTIAL)
+
+
+def encode_documents(
+    documents: Sequence[bytes], is_open: bool, tokenizer: Tokenizer, encoder: Encoder, nbytes: int = ENCODE_BYTES
+) -> Iterator[tuple[TokenArray, npt.NDArray[np.int64]]]:
+    """Tokens of documents with end-of-text after each (but not after the last, if it `is_open`), and where they end.
+
+    Works through a MiB at a time, so that memory does not grow with the documents.
+    """
+    pieces: list[bytes] = []
+    is_final: list[bool] = []
+    size = 0
+    last = len(documents) - 1
+    for number, document in enumerate(documents):
+        parts = [document] if len(document) <= PIECE_BYTES else split_document(document)
+        for place, part in enumerate(parts):
+            pieces.append(part)
+            is_final.append(place == len(parts) - 1 and not (is_open and number == last))
+            size += len(part)
+            if size >= nbytes:
+                yield _encode_pieces(pieces, is_final, tokenizer, encoder)
+                pieces, is_final, size = [], [], 0
+    if pieces:
+        yield _encode_pieces(pieces, is_final, tokenizer, encoder)
+
+
+def _encode_pieces(
+    pieces: list[bytes], is_final: list[bool], tokenizer: Tokenizer, encoder: Encoder
+) -> tuple[TokenArray, npt.NDArray[np.int64]]:
+    ids, offsets = encoder.encode(pieces)
+    stops = offsets[1:][np.array(is_final, dtype=bool)]
+    tokens = np.insert(ids.astype(tokenizer.dtype), stops, tokenizer.end_of_text_id)
+    return tokens, stops + np.arange(1, len(stops) + 1)
+
+
+@dataclass(frozen=True)
+class _Known:
+    tokens: TokenArray
+    ends: npt.NDArray[np.int64]
+
+
+class _Reuse:
+    """Tokens of small files from groups of an earlier version of the corpus, found by the files' content."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._index: dict[str, tuple[ShardInfo, int]] | None = None
+        self._stale: list[ShardInfo] = []
+        if (cache.path / MANIFEST).exists():
+            current = cache.unique_shards()
+            old = Cache.load(cache.path, MANIFEST)
+            self._stale = [shard for key, shard in old.unique_shards().items() if key not in current]
+            self._groups = {
+                shard.key for index, segment in enumerate(old.segments) if segment.kind == "files"
+                for shard in old.entry(index).shards
+            }  # fmt: skip
+
+    def find(self, segment: Segment, member_digest: str) -> _Known | None:
+        if segment.kind != "files" or not self._stale:
+            return None
+        with self._lock:
+            if self._index is None:
+                self._index = self._read_index()
+        found = self._index.get(member_digest)
+        return None if found is None else self._tokens(*found)
+
+    def _read_index(self) -> dict[str, tuple[ShardInfo, int]]:
+        index = {}
+        for shard in self._stale:
+            if shard.key in self._groups and self._cache.shards.find(shard.key) is not None:
+                for number, member in enumerate(self._cache.shards.members(shard.key)):
+                    if not member.is_open:
+                        index[member.digest] = (shard, number)
+        return index
+
+    def _tokens(self, shard: ShardInfo, number: int) -> _Known:
+        members = self._cache.shards.members(shard.key)
+        start = sum(member.num_tokens for member in members[:number])
+        stop = start + members[number].num_tokens
+        ends = self._cache.shards.ends(shard)
+        inside = ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "right")]
+        return _Known(self._cache.shards.tokens(shard)[start:stop], inside - start)
+
+    def remove_stale(self) -> None:
+        current = self._cache.unique_shards()
+        for shard in self._stale:
+            if shard.key not in current:
+                self._cache.shards.remove(shard.key)
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that is not a mapped file: what a budget is about."""
+    info = psutil.Process().memory_info()
+    return int(info.rss - getattr(info, "shared", 0))
+
+
+def _lower_priority() -> None:
+    """Training goes first: on Linux a thread has a priority of its own, and a waiting consumer leaves the core idle."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -1,0 +1,73 @@
+"""Where text may be cut without changing its tokens.
+
+A long document is encoded in pieces, and a huge file is read in segments. Both are cut only where the pre-tokenizers of
+this field (GPT-2's pattern and its descendants) break in any case, whatever stands before or after:
+
+* before a single space between two ASCII letters: "the| mill";
+* after a single line feed between two characters that are not white space: "wheel\\n|turns".
+
+Where there is no such place for 64 KiB (one endless "word"), the cut is made at a fixed distance, between two UTF-8
+characters. Either way a cut is a function of the document's bytes alone, so tokens never depend on how the bytes were
+read. `docs/design/tokens.md` has the argument; `tests/data/test_cuts.py` tries to refute it.
+"""
+
+from __future__ import annotations
+
+import re
+
+PIECE_BYTES = 64 << 10
+
+# White space beyond ASCII begins with C2, E1, E2 or E3 80 80; the classes below leave those lead bytes out.
+_NOT_SPACE_BEFORE = rb"(?:(?<=[!-~])|(?<=[\xc3-\xdf][\x80-\xbf])|(?<=\xe3[\x81-\xbf][\x80-\xbf])|(?<=[\xe4-\xef][\x80-\xbf]{2})|(?<=\xe3\x80[\x81-\xbf]))"
+_NOT_SPACE_AFTER = rb"(?=[A-Za-z0-9\xc3-\xdf\xe4-\xf4]|\xe3[\x81-\xbf])"
+_SAFE = re.compile(rb"(?<=[A-Za-z])(?= [A-Za-z])|" + _NOT_SPACE_BEFORE + rb"\n" + _NOT_SPACE_AFTER)
+
+
+def first_safe_cut(data: bytes, start: int, stop: int) -> int | None:
+    """The first safe cut in [start, stop), or None."""
+    for found in _SAFE.finditer(data, max(start - 1, 0), stop + 2):
+        if found.end() >= stop:
+            return None
+        if found.end() >= start:
+            return found.end()
+    return None
+
+
+def last_safe_cut(data: bytes, start: int, stop: int) -> int | None:
+    """The last safe cut in (start, stop], or None. Looks near `stop` first: that is where there nearly always is one."""
+    for reach in (512, 8192, stop - start):
+        cut = None
+        for found in _SAFE.finditer(data, max(start, stop - reach), stop + 2):
+            if start < found.end() <= stop:
+                cut = found.end()
+        if cut is not None:
+            return cut
+        if reach >= stop - start:
+            break
+    return None
+
+
+def character_start(data: bytes, position: int) -> int:
+    """The nearest position at or before this one that does not split a UTF-8 character."""
+    for back in range(4):
+        if position - back <= 0 or position - back >= len(data) or data[position - back] & 0xC0 != 0x80:
+            return position - back
+    return position  # not UTF-8 at all: any place is as good
+
+
+def split_document(document: bytes, limit: int = PIECE_BYTES) -> list[bytes]:
+    """Cut a document into pieces of at most `limit` bytes whose tokens, put together, are the document's.
+
+    >>> split_document(b"the mill wheel", limit=9)
+    [b'the mill', b' wheel']
+    """
+    if len(document) <= limit:
+        return [document]
+    pieces = []
+    start = 0
+    while len(document) - start > limit:
+        stop = last_safe_cut(document, start, start + limit) or character_start(document, start + limit)
+        pieces.append(document[start:stop])
+        start = stop
+    pieces.append(document[start:])
+    return pieces

@@ -1,0 +1,370 @@
+"""The loader: batches in exact order from worker threads, through a bounded queue, that never make training wait."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.data.batch import Assembler, Batch
+from headrace.data.build import Builder, plan_cache
+from headrace.data.cache import MANIFEST, PARTIAL, Cache
+from headrace.data.ledger import Ledger, pass_ledger
+from headrace.data.mixture import Mixture
+from headrace.data.order import FIRST_BLOCK_BYTES
+from headrace.data.packing import DocumentPacking
+from headrace.data.prefetch import Inline, Prefetcher
+from headrace.data.sources import as_sources
+from headrace.data.split import Part, Split
+from headrace.data.stream import Stream
+from headrace.data.tokenizers import Tokenizer
+from headrace.data.trace import RowTrace, Tracer
+from headrace.data.windows import WindowPacking
+from headrace.errors import StateError, UsageError
+from headrace.files import canonical_json, digest
+
+STATE_VERSION = 1
+DEFAULT_TOKENIZER = "bpe:16000"
+
+Transform = Callable[[Batch, np.random.Generator], Batch]
+
+
+@dataclass
+class Counters:
+    """What the loader has done so far. `wait` is the time that the consumer really stood still for a batch."""
+
+    batches: int = 0
+    tokens: int = 0
+    wait_s: float = 0.0
+    last_wait_s: float = 0.0
+    elapsed_s: float = 0.0
+    wait_percent: float = 0.0
+    queue_depth: int = 0
+    """Batches that are ready."""
+    queue_limit: int = 0
+    """Batches that may be ready; grows by itself with `prefetch_batches: auto`."""
+    bytes_held: int = 0
+    worker_cpu_s: float = 0.0
+    """Processor time of the workers, tokenising included."""
+
+
+class Loader:
+    """An endless, exactly reproducible stream of training batches.
+
+    >>> with Loader("cache", batch_size=32, sequence_length=256, seed=0) as loader:   # doctest: +SKIP
+    ...     for batch in loader:
+    ...         train_on(batch.inputs, batch.targets)
+
+    The first argument is a cache (an object or its folder), or raw text: paths, globs, `Source`s. Raw text is tokenised
+    while it is served, into a cache that makes the next start instant; the batches are the same either way, and the
+    same for any number of workers, any prefetch depth, and (put together) any number of ranks.
+    """
+
+    def __init__(
+        self,
+        cache_or_sources: Any,
+        batch_size: int,
+        sequence_length: int,
+        seed: int = 0,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 2,
+        prefetch_batches: int | Literal["auto"] = "auto",
+        queue_capacity: int | None = None,
+        max_sequences_in_memory: int | None = None,
+        memory_budget: int | None = None,
+        shuffle: bool = True,
+        packing: Literal["stream", "document"] = "stream",
+        split: Part = "all",
+        validation_fraction: float = 0.0,
+        weights: Sequence[float] | None = None,
+        skip: Sequence[str] = (),
+        transform: Transform | None = None,
+        tokenizer: str | Tokenizer = DEFAULT_TOKENIZER,
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        if queue_capacity is not None:  # another name of the same thing
+            if prefetch_batches not in ("auto", queue_capacity):
+                raise UsageError("prefetch_batches and queue_capacity are two names of one setting: give one of them")
+            prefetch_batches = queue_capacity
+        _check_arguments(batch_size, sequence_length, rank, world_size, num_workers, prefetch_batches, packing)
+        self.cache, self._builder = _open_or_build(cache_or_sources, tokenizer, cache_dir, num_workers, memory_budget)
+        self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
+        self.rank, self.world_size = rank, world_size
+        try:
+            weights = _weights(self.cache, weights)
+            self._skip = tuple(skip)
+            self._streams = self._make_streams(weights, shuffle, packing, Split(self.cache, split, validation_fraction))
+            mixture = Mixture(weights, seed) if weights else None
+            self._assembler = Assembler(self._streams, mixture, batch_size, sequence_length, rank, world_size)
+            self._identity = {
+                "corpus": self.cache.corpus_hash,
+                "tokenizer": self.cache.tokenizer.hash[:16],
+                "sequence_length": sequence_length,
+                "batch_size": batch_size,
+                "seed": seed,
+                "shuffle": shuffle,
+                "packing": packing,
+                "split": f"{split} {validation_fraction:g}",
+                "mixture": digest(repr(weights))[:8] if weights else "",
+            }
+            self._transform = transform
+            limit = _queue_limit(self, max_sequences_in_memory, memory_budget)
+            if self._builder is not None:
+                self._builder.set_order(self._build_order())
+                self._builder.start()
+            if prefetch_batches == 0 or num_workers == 0:
+                self._feed: Inline | Prefetcher = Inline(self._make)
+            else:
+                depth = min(2, limit) if prefetch_batches == "auto" else min(prefetch_batches, limit)
+                grow_to = limit if prefetch_batches == "auto" else depth
+                self._feed = Prefetcher(self._make, num_workers, depth, grow_to)
+        except BaseException:
+            if self._builder is not None:
+                self._builder.close()
+            raise
+        self._counters = Counters()
+        self._step = 0
+        self._began_s: float | None = None
+        # Threads end even when nobody closes the loader. The finalizer must not refer to it.
+        self._finalizer = weakref.finalize(self, _close, self._feed, self._builder)
+
+    # Iterating
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        asked_s = time.perf_counter()
+        if self._began_s is None:
+            self._began_s = asked_s
+        batch = self._feed.take(self._step)
+        self._step += 1
+        waited_s = time.perf_counter() - asked_s
+        counters = self._counters
+        counters.batches += 1
+        counters.tokens += batch.num_tokens
+        counters.wait_s += waited_s
+        counters.last_wait_s = waited_s
+        return batch
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all threads, wherever they are. Safe to call at any time, and more than once."""
+        self._finalizer()
+
+    # State
+
+    @property
+    def step(self) -> int:
+        """The step of the next batch."""
+        return self._step
+
+    def state(self) -> dict[str, Any]:
+        """Where the stream is: a few integers and hashes, under 1 KiB, ready for JSON."""
+        return {"version": STATE_VERSION, "step": self._step, "skip": list(self._skip), **self._identity}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `state()` was taken; the number of ranks and workers may have changed since."""
+        if state.get("version") != STATE_VERSION:
+            raise StateError(f"loader state version {state.get('version')!r}; this headrace reads {STATE_VERSION}.")
+        for key, mine in self._identity.items():
+            if state.get(key) != mine:
+                raise StateError(
+                    f"this state belongs to another stream: {key} was {state.get(key)!r} and is {mine!r} now."
+                    " Resume with what the run was started with."
+                )
+        if list(state.get("skip", [])) != list(self._skip):
+            self._skip = tuple(state["skip"])
+            skipped = self._skipped()
+            for stream in self._streams:
+                stream.set_skipped(skipped)
+        self.seek(int(state["step"]))
+
+    def seek(self, step: int) -> None:
+        """Go to any step."""
+        if step < 0:
+            raise UsageError(f"step {step}: steps count from 0")
+        self._step = step
+        self._feed.seek(step)
+
+    # Explaining
+
+    def counters(self) -> Counters:
+        """What has been served, waited for and held so far."""
+        counters = self._counters
+        if self._began_s is not None:
+            counters.elapsed_s = time.perf_counter() - self._began_s
+            counters.wait_percent = 100 * counters.wait_s / max(counters.elapsed_s, 1e-9)
+        counters.queue_depth, counters.queue_limit, counters.bytes_held = self._feed.holding()
+        counters.worker_cpu_s = self._feed.cpu_seconds() + (self._builder.cpu_seconds if self._builder else 0.0)
+        return Counters(**asdict(counters))
+
+    def explain(self, step: int, rows: Sequence[int] | None = None) -> list[RowTrace]:
+        """Which source, file, document and tokens the rows of a batch came from, with their text."""
+        wanted = range(self.batch_size) if rows is None else rows
+        tracer = Tracer(self.cache)
+        return [tracer.row(row, self._assembler.trace(step * self.batch_size + row)) for row in wanted]
+
+    def ledger(self) -> list[Ledger]:
+        """For each stream: what becomes of every token of the corpus in one pass. The sums are exact."""
+        return [pass_ledger(stream) for stream in self._streams]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in one pass over the corpus (of a mixture: over its first source to end)."""
+        rows = [stream.packing.num_rows(stream.epoch_size()) for stream in self._streams]
+        if self._assembler.mixture is None:
+            return rows[0] // self.batch_size
+        shares = self._assembler.mixture.shares / self._assembler.mixture.shares.sum()
+        return int(min(count / share for count, share in zip(rows, shares, strict=True))) // self.batch_size
+
+    # Making
+
+    def _make(self, step: int, count: int) -> list[Batch]:
+        batches = self._assembler.batches(step, count)
+        if self._transform is None:
+            return batches
+        # A generator per step: what a transform draws does not depend on which worker runs it.
+        return [
+            self._transform(batch, np.random.default_rng([self.seed, batch.step, self.rank])) for batch in batches
+        ]
+
+    def _make_streams(
+        self, weights: Sequence[float] | None, shuffle: bool, packing: str, split: Split
+    ) -> list[Stream]:
+        make = WindowPacking if packing == "stream" else DocumentPacking
+        owners = np.array([segment.source for segment in self.cache.segments])
+        groups = [np.arange(len(owners))]
+        if weights:
+            groups = [np.flatnonzero(owners == source) for source in range(len(self.cache.sources))]
+        skipped = self._skipped()
+        return [
+            Stream(
+                self.cache,
+                group,
+                split,
+                make(self.sequence_length),
+                seed=self.seed,
+                shuffle=shuffle,
+                first_block_bytes=FIRST_BLOCK_BYTES // len(groups),
+                skipped=skipped,
+            )
+            for group in groups
+        ]
+
+    def _skipped(self) -> dict[int, list[tuple[int, int]]]:
+        skipped: dict[int, list[tuple[int, int]]] = {}
+        tracer = Tracer(self.cache)
+        for name in self._skip:
+            segment, start, stop = tracer.find(name)
+            skipped.setdefault(segment, []).append((start, stop))
+        return skipped
+
+    def _build_order(self) -> list[int]:
+        """Segments in the order in which the first pass will need them; sources of a mixture take turns."""
+        orders = [list(stream.build_order()) for stream in self._streams]
+        order: list[int] = []
+        for turn in range(max(map(len, orders))):
+            for blocks in orders:
+                if turn < len(blocks):
+                    order += blocks[turn].tolist()
+        return order + sorted(set(range(len(self.cache.segments))) - set(order))
+
+
+def _check_arguments(
+    batch_size: int, sequence_length: int, rank: int, world_size: int, num_workers: int, prefetch: int | str, packing: str
+) -> None:
+    for name, value, least in (
+        ("batch_size", batch_size, 1),
+        ("sequence_length", sequence_length, 1),
+        ("world_size", world_size, 1),
+        ("num_workers", num_workers, 0),
+        ("prefetch_batches", 0 if prefetch == "auto" else prefetch, 0),
+    ):
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+            raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} does not exist: with world_size {world_size} ranks are 0 to {world_size - 1}")
+    if batch_size % world_size:
+        down = batch_size - batch_size % world_size
+        near = f"{down} or {down + world_size}" if down else str(world_size)
+        raise UsageError(f"batch_size {batch_size} does not divide among {world_size} ranks; use {near}")
+    if packing not in ("stream", "document"):
+        raise UsageError(f"packing {packing!r} is not known: use 'stream' or 'document'")
+
+
+def _open_or_build(
+    given: Any, tokenizer: str | Tokenizer, cache_dir: str | Path | None, num_workers: int, memory_budget: int | None
+) -> tuple[Cache, Builder | None]:
+    if isinstance(given, Cache):
+        return given, None
+    if isinstance(given, (str, os.PathLike)) and any((Path(given) / name).exists() for name in (MANIFEST, PARTIAL)):
+        return Cache.open(Path(given)), None
+    sources = as_sources(given)
+    path = Path(cache_dir) if cache_dir is not None else default_cache_dir(sources, tokenizer)
+    cache = plan_cache(sources, tokenizer, path)
+    return cache, Builder(cache, max(num_workers, 1), memory_budget, in_background=True)
+
+
+def default_cache_dir(sources: Sequence[Any], tokenizer: str | Tokenizer) -> Path:
+    """Where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
+    root = os.environ.get("HEADRACE_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "headrace"
+    )
+    spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
+    places = [[os.path.abspath(path) for path in source.paths] for source in sources]
+    reading = [source.reading_hash for source in sources]
+    return Path(root) / digest(canonical_json([places, reading, spec]))[:16]
+
+
+def _weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
+    if given is None:
+        own = [source.weight for source in cache.sources]
+        return [weight for weight in own if weight is not None] if all(own) else None
+    if len(given) != len(cache.sources) or any(weight <= 0 for weight in given):
+        names = ", ".join(repr(source.label) for source in cache.sources)
+        raise UsageError(f"weights {list(given)}: give one positive weight for each of the sources {names}")
+    return list(given)
+
+
+def _queue_limit(loader: Loader, max_sequences: int | None, memory_budget: int | None) -> int:
+    """How many batches may be held: the tighter of the bounds in sequences and in bytes."""
+    rows = loader.batch_size // loader.world_size
+    limit = 256
+    if max_sequences is not None:
+        if max_sequences < rows:
+            raise UsageError(f"max_sequences_in_memory {max_sequences} does not hold one batch of {rows} sequences")
+        limit = min(limit, max_sequences // rows)
+    if memory_budget is not None:
+        batch_bytes = rows * (loader.sequence_length + 1) * loader.cache.tokenizer.dtype.itemsize
+        # Half for what is ready, the other half for what is being made and tokenised.
+        if memory_budget // 2 < batch_bytes:
+            raise UsageError(
+                f"memory_budget {memory_budget:,} bytes is too small: one batch takes {batch_bytes:,} bytes, and the"
+                " budget must hold twice that"
+            )
+        limit = min(limit, memory_budget // 4 // batch_bytes or 1)
+    return limit
+
+
+def _close(feed: Inline | Prefetcher, builder: Builder | None) -> None:
+    feed.stop()
+    if builder is not None:
+        builder.close()  # wakes workers that wait for tokens
+    feed.join()

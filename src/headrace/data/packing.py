@@ -1,0 +1,216 @@
+"""Document packing: documents of at most T tokens share rows and are never cut; longer ones fill whole rows first.
+
+Packing is best-fit decreasing, done for one segment at a time. So the number of rows of a segment never changes, and
+any row of any pass is found by adding numbers up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.data.stream import Block, Extent, RowBatch, Rows, Stream
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """The rows of a segment. Row r holds the items [row_stops[r - 1], row_stops[r])."""
+
+    starts: Ints
+    """Where in the segment each item's first input stands."""
+    lengths: Ints
+    """Inputs of each item; its targets are the same tokens moved on by one."""
+    row_stops: Ints
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.row_stops)
+
+
+class DocumentPacking:
+    """Rows of whole documents. A document of n tokens takes n inputs; its last target is its end-of-text."""
+
+    def __init__(self, sequence_length: int) -> None:
+        self.sequence_length = sequence_length
+        self._num_rows: dict[int, int] = {}
+
+    def measure(self, stream: Stream, segment: int) -> int:
+        if segment not in self._num_rows:
+            self._num_rows[segment] = self.rows_of(stream, segment).num_rows
+        return self._num_rows[segment]
+
+    def last_position(self, row: int) -> int:
+        return row
+
+    def num_rows(self, position: int) -> int:
+        return position
+
+    def view(self, stream: Stream, block: Block) -> PackedView:
+        return PackedView(stream, block, self)
+
+    def rows_of(self, stream: Stream, segment: int) -> PackedRows:
+        start, stop = stream.split.range(segment)
+        ends = stream.cache.document_ends(segment)
+        return pack_documents(ends, start, stop, self.sequence_length)
+
+
+def pack_documents(ends: Ints, start: int, stop: int, length: int) -> PackedRows:
+    """Rows for the documents that end at `ends`, within the tokens [start, stop).
+
+    >>> rows = pack_documents(np.array([4, 7, 13]), 0, 13, length=5)   # documents of 3, 2 and 5 tokens
+    >>> rows.num_rows, rows.lengths.tolist()
+    (2, [5, 3, 2])
+    """
+    inside = ends[(ends > start) & (ends < stop)]
+    bounds = np.concatenate([[start], inside, [stop]])
+    first, size = bounds[:-1], np.diff(bounds) - 1  # the last token of a document is only ever a target
+    first, size = first[size > 0], size[size > 0]
+    num_full, rest = size // length, size % length
+    # Whole rows of long documents, then what remains of every document.
+    full_of = np.repeat(np.arange(len(first)), num_full)
+    number = np.arange(len(full_of)) - np.repeat(np.cumsum(num_full) - num_full, num_full)
+    starts = np.concatenate([first[full_of] + number * length, (first + num_full * length)[rest > 0]])
+    lengths = np.concatenate([np.full(len(full_of), length), rest[rest > 0]])
+    row_of, num_rows = best_fit(lengths, length)
+    by_row = np.argsort(row_of, kind="stable")
+    row_stops = np.cumsum(np.bincount(row_of, minlength=num_rows))
+    return PackedRows(starts[by_row], lengths[by_row], row_stops)
+
+
+def best_fit(lengths: Ints, capacity: int) -> tuple[Ints, int]:
+    """Assign items to rows, longest first, each into the row where it leaves the least room.
+
+    Items of one length are alike, and so are rows with the same room left, so whole groups are assigned at a time: the
+    work depends on how many different lengths there are rather than on how many items.
+    """
+    row_of = np.empty(len(lengths), dtype=np.int64)
+    by_length = np.argsort(-lengths, kind="stable")
+    found, counts = np.unique(lengths[by_length], return_counts=True)
+    rows_with_room: list[list[Ints]] = [[] for _ in range(capacity + 1)]
+    roomy = np.zeros(capacity + 1, dtype=bool)
+    num_rows = 0
+    place = 0
+    for length, count in zip(found[::-1].tolist(), counts[::-1].tolist(), strict=True):
+        items = by_length[place : place + count]
+        place += count
+        while len(items):
+            if roomy[length:].any():
+                room = length + int(roomy[length:].argmax())
+                rows = rows_with_room[room].pop()
+                if len(rows) > len(items):
+                    rows_with_room[room].append(rows[len(items) :])
+                    rows = rows[: len(items)]
+                roomy[room] = bool(rows_with_room[room])
+                per_row = 1
+            else:
+                room, per_row = capacity, capacity // length
+                rows = np.arange(num_rows, num_rows + -(-len(items) // per_row))
+                num_rows += len(rows)
+            items, room_left = _fill(items, rows, row_of, length, room, per_row)
+            for left, group in room_left:
+                if left > 0 and len(group):
+                    rows_with_room[left].append(group)
+                    roomy[left] = True
+    return row_of, num_rows
+
+
+def _fill(
+    items: Ints, rows: Ints, row_of: Ints, length: int, room: int, per_row: int
+) -> tuple[Ints, list[tuple[int, Ints]]]:
+    """Put up to `per_row` items into each row; what is left of the items, and the rows by the room they have left."""
+    taken = min(len(items), len(rows) * per_row)
+    row_of[items[:taken]] = np.repeat(rows, per_row)[:taken]
+    full, extra = divmod(taken, per_row)
+    groups = [(room - per_row * length, rows[:full])]
+    if extra:
+        groups.append((room - extra * length, rows[full : full + 1]))
+    return items[taken:], groups
+
+
+class PackedView:
+    """The rows of a block of segments, one segment after the other."""
+
+    def __init__(self, stream: Stream, block: Block, packing: DocumentPacking) -> None:
+        self._stream = stream
+        self._length = packing.sequence_length
+        self._segments = block.segments
+        self._rows = [packing.rows_of(stream, segment) for segment in block.segments.tolist()]
+        self._stops = np.cumsum([rows.num_rows for rows in self._rows])
+
+    def gather(self, places: Rows) -> RowBatch:
+        tokenizer = self._stream.cache.tokenizer
+        tokens = np.full((len(places), 2 * self._length), tokenizer.end_of_text_id, dtype=tokenizer.dtype)
+        documents = np.zeros((len(places), self._length), dtype=np.int32)
+        owners = np.searchsorted(self._stops, places, side="right")
+        for owner in np.unique(owners).tolist():
+            chosen = np.flatnonzero(owners == owner)
+            before = int(self._stops[owner - 1]) if owner else 0
+            self._gather_segment(owner, places[chosen] - before, chosen, tokens, documents)
+        return RowBatch(tokens, documents, documents > 0)
+
+    def trace(self, place: int) -> list[Extent]:
+        owner = int(np.searchsorted(self._stops, place, side="right"))
+        row = place - (int(self._stops[owner - 1]) if owner else 0)
+        rows, segment = self._rows[owner], int(self._segments[owner])
+        first = int(rows.row_stops[row - 1]) if row else 0
+        items = range(first, int(rows.row_stops[row]))
+        return [Extent(segment, int(rows.starts[i]), int(rows.starts[i] + rows.lengths[i] + 1), -1) for i in items]
+
+    def _gather_segment(
+        self,
+        owner: int,
+        local_rows: Rows,
+        targets: Rows,
+        tokens: npt.NDArray[Any],
+        documents: npt.NDArray[np.int32],
+    ) -> None:
+        rows, segment = self._rows[owner], int(self._segments[owner])
+        first = np.where(local_rows > 0, rows.row_stops[local_rows - 1], 0)
+        num_items = rows.row_stops[local_rows] - first
+        # One entry per item, then one per token.
+        row_of_item = np.repeat(np.arange(len(local_rows)), num_items)
+        number = np.arange(len(row_of_item)) - np.repeat(np.cumsum(num_items) - num_items, num_items)
+        items = first[row_of_item] + number
+        lengths, starts = rows.lengths[items], rows.starts[items]
+        before = np.cumsum(lengths) - lengths
+        column = before - np.repeat(before[np.cumsum(num_items) - num_items], num_items)
+        within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
+        row = np.repeat(targets[row_of_item], lengths)
+        col = np.repeat(column, lengths) + within
+        place = np.repeat(starts, lengths) + within
+        ids = np.repeat(number + 1, lengths)
+        keep = self._kept(segment, place)
+        if keep is not None:
+            row, col, place, ids = row[keep], col[keep], place[keep], ids[keep]
+        tokens[row, col] = _take(self._stream, segment, place)
+        tokens[row, self._length + col] = _take(self._stream, segment, place + 1)
+        documents[row, col] = ids
+
+    def _kept(self, segment: int, place: Ints) -> npt.NDArray[np.bool_] | None:
+        """Skipped documents become padding."""
+        ranges = self._stream.skipped.get(segment)
+        if not ranges:
+            return None
+        keep = np.ones(len(place), dtype=bool)
+        for start, stop in ranges:
+            keep &= (place < start) | (place >= stop)
+        return keep
+
+
+def _take(stream: Stream, segment: int, places: Ints) -> npt.NDArray[Any]:
+    """Tokens at any places of a segment."""
+    arrays = list(stream.cache.tokens(segment, 0, stream.cache.entry(segment).num_tokens))
+    if len(arrays) == 1:
+        return arrays[0][places]
+    taken = np.empty(len(places), dtype=arrays[0].dtype)
+    before = 0
+    for array in arrays:
+        inside = (places >= before) & (places < before + len(array))
+        taken[inside] = array[places[inside] - before]
+        before += len(array)
+    return taken

@@ -1,0 +1,156 @@
+"""Batches made ahead of time by worker threads, handed out strictly in order, in bounded number."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from headrace.data.batch import Batch
+
+Make = Callable[[int, int], list[Batch]]
+
+# A wait this short is the cost of handing over, not a lack of batches.
+REAL_WAIT_S = 0.0002
+
+
+class Inline:
+    """No threads: a batch is made when it is asked for."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._cpu_s = 0.0
+
+    def take(self, step: int) -> Batch:
+        began_s = time.thread_time()
+        batch = self._make(step, 1)[0]
+        self._cpu_s += time.thread_time() - began_s
+        return batch
+
+    def seek(self, step: int) -> None:
+        pass
+
+    def holding(self) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def cpu_seconds(self) -> float:
+        return self._cpu_s
+
+    def stop(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
+
+
+class Prefetcher:
+    """Workers take runs of consecutive steps, so that one lock and one large gather serve several batches.
+
+    At most `depth` batches are ready or being made. While the consumer really waits, `depth` doubles, up to `grow_to`.
+    """
+
+    def __init__(self, make: Make, num_workers: int, depth: int, grow_to: int) -> None:
+        self._make = make
+        self._num_workers = num_workers
+        self._depth = depth
+        self._grow_to = max(grow_to, depth)
+        self._changed = threading.Condition()
+        self._ready: dict[int, list[Batch] | BaseException] = {}
+        self._current: deque[Batch] = deque()
+        self._next = 0  # the first step that no worker has taken
+        self._consumed = 0
+        self._generation = 0  # a seek makes what is being made worthless
+        self._stopping = False
+        self._cpu_s: dict[int, float] = {}
+        self._threads: list[threading.Thread] = []
+
+    def take(self, step: int) -> Batch:
+        """The batch of a step; steps must be taken in order (or after `seek`)."""
+        if self._current:
+            self._consumed = step + 1
+            return self._current.popleft()
+        asked_s = time.perf_counter()
+        with self._changed:
+            if not self._threads:
+                self._start()
+            self._consumed = step
+            self._changed.notify_all()
+            while step not in self._ready:
+                if self._stopping:
+                    raise RuntimeError("the loader is closed")
+                self._changed.wait()
+            made = self._ready.pop(step)
+            if isinstance(made, BaseException):
+                self._ready[step] = made  # it will be there again if the consumer asks again
+                raise made
+            if time.perf_counter() - asked_s > REAL_WAIT_S and step > 0:
+                self._depth = min(2 * self._depth, self._grow_to)
+            self._consumed = step + 1
+            self._changed.notify_all()
+        self._current.extend(made)
+        return self._current.popleft()
+
+    def seek(self, step: int) -> None:
+        """Drop what is ready and go on at another step."""
+        with self._changed:
+            self._generation += 1
+            self._ready.clear()
+            self._current.clear()
+            self._next = self._consumed = step
+            self._changed.notify_all()
+
+    def holding(self) -> tuple[int, int, int]:
+        """Batches that are ready, how many may be, and their bytes."""
+        with self._changed:
+            made = [batch for run in self._ready.values() if isinstance(run, list) for batch in run]
+            made += self._current
+            return len(made), self._depth, sum(batch.nbytes for batch in made)
+
+    def cpu_seconds(self) -> float:
+        return sum(self._cpu_s.values())
+
+    def stop(self) -> None:
+        """Let workers end; what they are doing is not waited for."""
+        with self._changed:
+            self._stopping = True
+            self._ready.clear()
+            self._current.clear()
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _start(self) -> None:
+        for number in range(self._num_workers):
+            thread = threading.Thread(target=self._work, args=(number,), name=f"headrace-load-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self, number: int) -> None:
+        while True:
+            with self._changed:
+                while not self._stopping and self._next - self._consumed >= self._depth:
+                    self._changed.wait()
+                if self._stopping:
+                    return
+                step, generation = self._next, self._generation
+                room = self._depth - (self._next - self._consumed)
+                count = max(1, min(room, self._depth // (2 * self._num_workers)))
+                self._next += count
+            made: list[Batch] | BaseException
+            try:
+                made = self._make(step, count)
+            except BaseException as problem:
+                made = problem
+            self._cpu_s[number] = time.thread_time()
+            with self._changed:
+                if generation == self._generation and not self._stopping:
+                    self._ready[step] = made
+                    self._changed.notify_all()
+                if isinstance(made, BaseException):
+                    # Nothing after a failure can be served; wait to be sought elsewhere or stopped.
+                    while generation == self._generation and not self._stopping:
+                        self._changed.wait()

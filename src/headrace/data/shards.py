@@ -1,0 +1,284 @@
+"""Shards: the tokens of one chunk on disk, named by what they were made from.
+
+    shards/KEY.tokens   raw little-endian uint16 or uint32, end-of-text after every document
+    shards/KEY.ends     uint64: where each document ends (after its end-of-text)
+    shards/KEY.json     written last: counts, checksums, files; a shard without it does not exist
+
+KEY is a hash of the tokenizer, the way of reading and the raw bytes. So a shard never needs to be invalidated: a
+changed file has another key; a killed build finds what it had finished; two builders at once write the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import CacheError
+from headrace.files import (
+    CHECKSUM_BLOCK_BYTES,
+    block_checksums,
+    owner_is_gone,
+    owner_tag,
+    read_checked_json,
+    write_checked_json,
+    writing_failed,
+)
+
+TokenArray = npt.NDArray[Any]
+MAX_MAPPED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One file's part of a shard."""
+
+    name: str
+    digest: str
+    num_documents: int
+    num_tokens: int
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """What the manifest knows of a shard."""
+
+    key: str
+    num_tokens: int
+    num_documents: int
+    """Documents that end here."""
+    token_checksums: tuple[int, ...]
+    end_checksums: tuple[int, ...]
+
+    def to_json(self) -> list[Any]:
+        return [self.key, self.num_tokens, self.num_documents, self.token_checksums, self.end_checksums]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> ShardInfo:
+        return cls(value[0], value[1], value[2], tuple(value[3]), tuple(value[4]))
+
+
+class ShardFolder:
+    """The shards of a cache: written whole, checked when first read, mapped rather than loaded."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+        self.path = path / "shards"
+        self.dtype = dtype
+        self._temporary = path / "tmp"
+        self._mapped: OrderedDict[str, TokenArray] = OrderedDict()
+        self._checked: set[str] = set()
+        self._lock = threading.Lock()
+
+    def make(self) -> None:
+        """Create the folders, and sweep away what a killed builder left behind."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._temporary.mkdir(exist_ok=True)
+            for leftover in self._temporary.iterdir():
+                if owner_is_gone(leftover.name.split("~")[0]):
+                    leftover.unlink(missing_ok=True)
+        except OSError as problem:
+            raise writing_failed(self.path, problem) from None
+
+    def sweep(self) -> None:
+        """Remove the temporary folder if nobody uses it."""
+        try:
+            self._temporary.rmdir()
+        except OSError:
+            pass  # another builder is at work
+
+    def find(self, key: str) -> ShardInfo | None:
+        """A sealed shard, if its files are all there in full."""
+        seal = self.path / f"{key}.json"
+        if not seal.exists():
+            return None
+        try:
+            info = ShardInfo.from_json(read_checked_json(seal)["shard"])
+            sizes = (os.path.getsize(self._tokens(key)), os.path.getsize(self._ends(key)))
+        except (CacheError, OSError):
+            return None  # damaged: it will be written again
+        expected = (info.num_tokens * self.dtype.itemsize, info.num_documents * 8)
+        return info if sizes == expected else None
+
+    def members(self, key: str) -> list[MemberInfo]:
+        """The files that a shard was made from."""
+        return [MemberInfo(*member) for member in read_checked_json(self.path / f"{key}.json")["members"]]
+
+    def write(self, key: str, parts: Iterable[tuple[TokenArray, npt.NDArray[np.int64]]]) -> ShardWriter:
+        """Write tokens and document ends, part by part, to temporary files. `seal` makes them a shard."""
+        writer = ShardWriter(self, key)
+        try:
+            for tokens, ends in parts:
+                writer.add(tokens, ends)
+        except BaseException:
+            writer.discard()
+            raise
+        return writer
+
+    def tokens(self, info: ShardInfo) -> TokenArray:
+        """The tokens of a shard, mapped read-only; checked against their checksums the first time."""
+        with self._lock:
+            array = self._mapped.get(info.key)
+            if array is not None:
+                self._mapped.move_to_end(info.key)
+                return array
+        array = _map(self._tokens(info.key), self.dtype, info.num_tokens)
+        if info.key not in self._checked:
+            check_blocks(self._tokens(info.key), array, info.token_checksums)
+        with self._lock:
+            self._checked.add(info.key)
+            self._mapped[info.key] = array
+            while len(self._mapped) > MAX_MAPPED:
+                self._mapped.popitem(last=False)
+        return array
+
+    def ends(self, info: ShardInfo) -> npt.NDArray[np.int64]:
+        """Where the documents of a shard end, as token offsets within it."""
+        if info.num_documents == 0:
+            return np.zeros(0, dtype=np.int64)
+        array = _map(self._ends(info.key), np.dtype("<u8"), info.num_documents)
+        check_blocks(self._ends(info.key), array, info.end_checksums)
+        return array.astype(np.int64)
+
+    def verify(self, info: ShardInfo) -> list[str]:
+        """Every damage of a shard, in words."""
+        problems = []
+        for path, dtype, count, checksums in (
+            (self._tokens(info.key), self.dtype, info.num_tokens, info.token_checksums),
+            (self._ends(info.key), np.dtype("<u8"), info.num_documents, info.end_checksums),
+        ):
+            try:
+                if count:
+                    check_blocks(path, _map(path, dtype, count), checksums)
+            except CacheError as problem:
+                problems.append(str(problem))
+        return problems
+
+    def remove(self, key: str) -> None:
+        for path in (self.path / f"{key}.json", self._tokens(key), self._ends(key)):
+            path.unlink(missing_ok=True)
+
+    def temporary(self, key: str, suffix: str) -> Path:
+        return self._temporary / f"{owner_tag()}~{threading.get_ident()}~{key}{suffix}"
+
+    def _tokens(self, key: str) -> Path:
+        return self.path / f"{key}.tokens"
+
+    def _ends(self, key: str) -> Path:
+        return self.path / f"{key}.ends"
+
+
+class ShardWriter:
+    """A shard on its way to the disk."""
+
+    def __init__(self, folder: ShardFolder, key: str) -> None:
+        self._folder = folder
+        self._key = key
+        self._paths = (folder.temporary(key, ".tokens"), folder.temporary(key, ".ends"))
+        try:
+            self._tokens = _ChecksummedFile(self._paths[0])
+            self._ends = _ChecksummedFile(self._paths[1])
+        except OSError as problem:
+            raise writing_failed(self._paths[0], problem) from None
+        self.num_tokens = 0
+        self.document_stops: list[npt.NDArray[np.int64]] = []
+
+    def add(self, tokens: TokenArray, ends: npt.NDArray[np.int64]) -> None:
+        """Append tokens; `ends` are offsets within these."""
+        stops = ends + self.num_tokens
+        try:
+            self._tokens.write(tokens)
+            self._ends.write(stops.astype("<u8"))
+        except OSError as problem:
+            raise writing_failed(self._folder.path / self._key, problem) from None
+        self.document_stops.append(stops)
+        self.num_tokens += len(tokens)
+
+    def seal(self, members: list[MemberInfo]) -> ShardInfo:
+        """fsync, move into place, and write the seal last."""
+        num_documents = sum(map(len, self.document_stops))
+        try:
+            checksums = (self._tokens.finish(), self._ends.finish())
+            info = ShardInfo(self._key, self.num_tokens, num_documents, *checksums)
+            for temporary, suffix in zip(self._paths, (".tokens", ".ends"), strict=True):
+                os.replace(temporary, self._folder.path / f"{self._key}{suffix}")
+        except OSError as problem:
+            self.discard()
+            raise writing_failed(self._folder.path / self._key, problem) from None
+        rows = [[m.name, m.digest, m.num_documents, m.num_tokens, m.is_open] for m in members]
+        write_checked_json(self._folder.path / f"{self._key}.json", {"shard": info.to_json(), "members": rows})
+        return info
+
+    def discard(self) -> None:
+        self._tokens.close()
+        self._ends.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+
+class _ChecksummedFile:
+    """A file whose checksum of every MiB is known when it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = open(path, "wb")
+        self._checksums: list[int] = []
+        self._room = 0
+
+    def write(self, array: npt.NDArray[Any]) -> None:
+        data = memoryview(np.ascontiguousarray(array)).cast("B")
+        while data:
+            if self._room == 0:
+                self._checksums.append(0)
+                self._room = CHECKSUM_BLOCK_BYTES
+            block = data[: self._room]
+            self._checksums[-1] = zlib.crc32(block, self._checksums[-1])
+            self._file.write(block)
+            self._room -= len(block)
+            data = data[len(block) :]
+
+    def finish(self) -> tuple[int, ...]:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return tuple(self._checksums)
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError:
+            pass  # the disk is full and the buffer cannot be flushed: the file is thrown away in any case
+
+
+def _map(path: Path, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+    try:
+        size = os.path.getsize(path)
+        if size != count * dtype.itemsize:
+            expected = f"{count * dtype.itemsize:,} bytes expected, {size:,} found"
+            raise CacheError(f"{path}: truncated shard ({expected}). {_REPAIR}")
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(count,)))
+    except FileNotFoundError:
+        raise CacheError(f"{path}: missing shard. {_REPAIR}") from None
+    except OSError as problem:
+        raise CacheError(f"{path}: cannot be read ({problem.strerror}).") from None
+
+
+_REPAIR = "Run `headrace prepare` again with the same arguments: it rebuilds just what is damaged."
+
+
+def check_blocks(path: Path, array: npt.NDArray[Any], checksums: tuple[int, ...]) -> None:
+    """Compare every MiB with its checksum; damage is an error that says which."""
+    found = block_checksums(memoryview(array).cast("B"))
+    for number, (stored, actual) in enumerate(zip(checksums, found, strict=True)):
+        if stored != actual:
+            first = number * CHECKSUM_BLOCK_BYTES
+            last = min(first + CHECKSUM_BLOCK_BYTES, array.nbytes) - 1
+            raise CacheError(f"{path}: damaged between bytes {first:,} and {last:,} (checksum differs). {_REPAIR}")

@@ -1,0 +1,249 @@
+"""Which files make up a corpus: paths, folders and globs become a sorted list of readable files."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from headrace.errors import CorpusError, UsageError
+from headrace.files import digest
+
+TEXT_SUFFIXES = frozenset(
+    ".txt .text .md .markdown .rst .tex .org .adoc .log .csv .tsv .srt .html .htm .xml .json .yaml .yml .toml .ini .cfg"
+    " .py .pyi .ipynb .c .h .cc .cpp .cxx .hpp .hh .cu .cuh .m .mm .java .kt .scala .go .rs .swift .zig .js .mjs .ts .jsx"
+    " .tsx .vue .css .scss .rb .php .pl .pm .lua .r .jl .hs .ml .mli .fs .ex .exs .erl .clj .lisp .el .sh .bash .zsh .ps1"
+    " .sql .proto .cmake .mk .gradle .asm .s .v .vhd .nim .dart .cs .vb .f90 .f .pas .tcl .awk .vim".split()
+)
+JSONL_SUFFIXES = frozenset([".jsonl", ".ndjson"])
+PARQUET_SUFFIXES = frozenset([".parquet"])
+COMPRESSED_SUFFIXES = frozenset([".gz", ".zst", ".bz2", ".xz"])
+
+Format = Literal["text", "jsonl", "parquet"]
+
+
+class Source(BaseModel):
+    """One corpus, or one part of a mixture.
+
+    >>> Source(path="corpus/*.jsonl.zst", weight=0.7, text_field="content")  # doctest: +ELLIPSIS
+    Source(...)
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str | tuple[str, ...]
+    """A file, a folder, a glob, or several of them."""
+    name: str = ""
+    """What reports call this source; by default its path."""
+    weight: float | None = Field(default=None, gt=0)
+    """Share of the mixture. Give every source one, or none: without weights all sources are one corpus."""
+    document: Literal["file", "line", "paragraph", "delimiter"] = "file"
+    """What one document is in a text file (.jsonl: each line is one; .parquet: each row)."""
+    delimiter: str = ""
+    """With `document: delimiter`: the text between documents."""
+    text_field: str = "text"
+    """The key (.jsonl) or column (.parquet) that holds the text."""
+    invalid_utf8: Literal["replace", "refuse"] = "replace"
+    """Bytes that are not UTF-8: replace them by U+FFFD and count them, or stop at the first."""
+    malformed_lines: Literal["refuse", "skip"] = "refuse"
+    """.jsonl lines that are not an object with the text field: stop at the first, or skip and count them."""
+    max_expansion: int = Field(default=100, ge=1)
+    """A compressed file that expands beyond this factor (and 64 MiB) is refused as a decompression bomb."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Source:
+        if (self.document == "delimiter") != bool(self.delimiter):
+            raise ValueError("`document: delimiter` and `delimiter: TEXT` go together")
+        return self
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    @property
+    def label(self) -> str:
+        return self.name or " ".join(self.paths)
+
+    @property
+    def reading_hash(self) -> str:
+        """Identifies how bytes become documents; part of what a cached token depends on."""
+        options = self.model_dump(include={"document", "delimiter", "text_field", "invalid_utf8", "malformed_lines"})
+        return digest("reading-1", repr(sorted(options.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file as it was when the corpus was planned."""
+
+    path: str
+    root_length: int
+    """How much of the path is where the corpus happens to lie; the rest names the file within it."""
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @property
+    def name(self) -> str:
+        """The file's name within the corpus: the same wherever the corpus lies."""
+        return self.path[self.root_length :]
+
+    @property
+    def root(self) -> str:
+        return self.path[: self.root_length]
+
+    @property
+    def format(self) -> Format:
+        suffix = _suffix(self.path, strip_compression=True)
+        if suffix in JSONL_SUFFIXES:
+            return "jsonl"
+        return "parquet" if suffix in PARQUET_SUFFIXES else "text"
+
+    @property
+    def compression(self) -> str:
+        """".gz", ".zst", ".bz2", ".xz", or "" for none."""
+        suffix = _suffix(self.path)
+        return suffix if suffix in COMPRESSED_SUFFIXES else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the file may have: the change time moves on every write, also when mtime is put back."""
+        return f"{self.path}|{self.size}|{self.mtime_ns}|{self.ctime_ns}|{self.inode}"
+
+    @classmethod
+    def from_stat(cls, path: str, root_length: int, status: os.stat_result) -> SourceFile:
+        return cls(path, root_length, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & 0x7FFFFFFFFFFFFFFF)
+
+
+def as_sources(given: str | os.PathLike[str] | Source | dict[str, object] | Sequence[object]) -> list[Source]:
+    """Whatever a user may pass as a corpus, as sources: a path, a `Source`, its fields as a dict, or a list of these.
+
+    >>> [source.path for source in as_sources(["a.txt", {"path": "b.txt"}])]
+    ['a.txt', 'b.txt']
+    """
+    if not isinstance(given, (list, tuple)):
+        given = [given]  # type: ignore[list-item]
+    sources: list[Source] = []
+    for item in given:
+        if isinstance(item, Source):
+            sources.append(item)
+        elif isinstance(item, (str, os.PathLike)):
+            sources.append(Source(path=os.fspath(item)))
+        elif isinstance(item, dict):
+            sources.append(_source_from_dict(item))
+        else:
+            raise UsageError(f"a source is a path, a Source or a dict of its fields, not {type(item).__name__}")
+    if not sources:
+        raise UsageError("no source given: name at least one file, folder or glob")
+    weighted = [source.weight is not None for source in sources]
+    if any(weighted) and not all(weighted):
+        bare = sources[weighted.index(False)]
+        raise UsageError(f"source {bare.label!r} has no weight but another source has: give all of them one, or none")
+    return sources
+
+
+def _source_from_dict(fields: dict[str, object]) -> Source:
+    try:
+        return Source.model_validate(fields)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "source"
+        known = ", ".join(Source.model_fields)
+        raise UsageError(f"source {fields!r}: {key}: {first['msg']} (fields of a source: {known})") from None
+
+
+def standard_library() -> Source:
+    """The zero-download corpus: the Python standard library's own source and texts on this disk."""
+    root = sysconfig.get_paths()["stdlib"]
+    return Source(path=root, name=f"Python {sys.version_info.major}.{sys.version_info.minor} standard library")
+
+
+# Folders of the standard library that are not the library: installed packages, caches, and tests, which hold files
+# that are broken on purpose.
+_STDLIB_EXCLUDED = frozenset(["site-packages", "dist-packages", "test", "tests", "idle_test", "config"])
+
+
+def iterate_files(source: Source) -> Iterator[SourceFile]:
+    """Every readable file of a source, in sorted order, each once. Nothing is held, however many there are."""
+    seen: set[tuple[int, int]] = set()
+    for path in source.paths:
+        for name, root_length in _expand(os.path.expanduser(path)):
+            try:
+                status = os.stat(name)
+            except OSError as problem:
+                raise CorpusError(f"{name}: cannot be read ({problem.strerror}).") from None
+            if len(source.paths) > 1:  # one folder or glob names nothing twice
+                identity = (status.st_dev, status.st_ino)
+                if identity in seen:
+                    continue
+                seen.add(identity)
+            yield SourceFile.from_stat(name, root_length, status)
+
+
+def _expand(path: str) -> Iterator[tuple[str, int]]:
+    if os.path.isdir(path):
+        found = False
+        for name in _walk(path):
+            found = True
+            yield name, len(os.path.join(path, ""))
+        if not found:
+            kinds = ".txt, .md, source code, .jsonl, .parquet, and .gz/.zst/.bz2/.xz of the text ones"
+            raise CorpusError(f"{path}: nothing readable in this folder. headrace reads {kinds}.")
+    elif os.path.exists(path):
+        yield path, len(os.path.dirname(path)) + 1 if os.path.dirname(path) else 0
+    elif glob.has_magic(path):
+        root = len(path[: re.search(r"[*?[]", path).start()].rpartition("/")[0]) + 1  # type: ignore[union-attr]
+        names = sorted(name for name in glob.iglob(path, recursive=True) if os.path.isfile(name))
+        if not names:
+            raise CorpusError(f"{path}: no file matches this pattern.")
+        yield from ((name, root if "/" in path else 0) for name in names)
+    else:
+        raise CorpusError(f"{path}: no such file or folder.{_nearest(path)}")
+
+
+def _walk(folder: str) -> Iterator[str]:
+    excluded = _STDLIB_EXCLUDED if folder == sysconfig.get_paths()["stdlib"] else frozenset[str]()
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not _hidden(name) and not _is_excluded(name, excluded))
+        for name in sorted(names):
+            if not _hidden(name) and _readable(name):
+                yield os.path.join(root, name)
+
+
+def _is_excluded(folder: str, excluded: frozenset[str]) -> bool:
+    return folder in excluded or any(folder.startswith(f"{name}-") for name in excluded)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__pycache__"
+
+
+def _readable(name: str) -> bool:
+    suffix = _suffix(name, strip_compression=True)
+    if suffix in PARQUET_SUFFIXES:
+        return _suffix(name) in PARQUET_SUFFIXES
+    return suffix in TEXT_SUFFIXES or suffix in JSONL_SUFFIXES
+
+
+def _suffix(name: str, strip_compression: bool = False) -> str:
+    stem, suffix = os.path.splitext(name.lower())
+    if strip_compression and suffix in COMPRESSED_SUFFIXES:
+        return os.path.splitext(stem)[1]
+    return suffix
+
+
+def _nearest(path: str) -> str:
+    parent = Path(path).parent
+    if not parent.is_dir():
+        return f" The folder {parent} does not exist either."
+    near = difflib.get_close_matches(Path(path).name, os.listdir(parent), n=1)
+    return f" Did you mean {parent / near[0]}?" if near else ""

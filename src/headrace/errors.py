@@ -1,0 +1,32 @@
+"""The exceptions a user can see. Each message says what happened, where, and what to do.
+
+Anything else that escapes is a bug of ours and keeps its traceback.
+"""
+
+
+class HeadraceError(Exception):
+    """Base of every error that is the world's or the user's doing; the command line prints it without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(HeadraceError):
+    """Wrong arguments or configuration: nothing was started."""
+
+    exit_code = 2
+
+
+class CorpusError(HeadraceError):
+    """The text cannot be read as asked: missing, empty, malformed, truncated, or changed while being read."""
+
+
+class TokenizerError(HeadraceError):
+    """The tokenizer cannot be found, trained or used."""
+
+
+class CacheError(HeadraceError):
+    """The token cache is damaged, unfinished, foreign, or cannot be written."""
+
+
+class StateError(HeadraceError):
+    """A saved loader state does not belong to this stream."""

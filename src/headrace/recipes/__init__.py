@@ -1,0 +1,1 @@
+"""One file per job, wiring the parts. Read these first."""

@@ -1,0 +1,44 @@
+"""Prepare a corpus: raw text on disk becomes a sealed token cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.data.build import Builder, Progress, plan_cache
+from headrace.data.cache import Cache
+from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
+from headrace.data.sources import as_sources
+from headrace.data.tokenizers import Tokenizer
+
+REPORT_SECONDS = 0.1
+
+
+def prepare(
+    paths: Any,
+    tokenizer: str | Tokenizer = DEFAULT_TOKENIZER,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    num_workers: int | None = None,
+    memory_budget: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Cache:
+    """Tokenise a corpus into a cache, as fast as the machine can, in bounded memory.
+
+    >>> cache = prepare(["corpus/*.jsonl.zst"], tokenizer="bpe:16000", out="cache")   # doctest: +SKIP
+
+    Running it again does only what is new: a finished corpus costs nothing, a killed build goes on where it was, one
+    more file is one file's work.
+    """
+    sources = as_sources(paths)
+    folder = Path(out) if out is not None else default_cache_dir(sources, tokenizer)
+    cache = plan_cache(sources, tokenizer, folder)
+    with Builder(cache, num_workers, memory_budget) as builder:
+        while not builder.wait(timeout=REPORT_SECONDS):
+            if on_progress is not None:
+                on_progress(builder.progress)
+        if on_progress is not None:
+            on_progress(builder.progress)
+    return Cache.open(folder)
