@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,9 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def write_checked_json(path: Path, value: dict[str, Any]) -> None:
+def write_checked_json(path: Path, value: dict[str, Any], temporary: Path | None = None) -> None:
     """Write a JSON object together with its own checksum, atomically."""
-    write_atomically(path, canonical_json({**value, "checksum": digest(canonical_json(value))}).encode())
+    write_atomically(path, canonical_json({**value, "checksum": digest(canonical_json(value))}).encode(), temporary)
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
@@ -56,15 +57,13 @@ def read_checked_json(path: Path) -> dict[str, Any]:
             f"{path}: not a headrace file, or damaged ({problem}). Delete it and run `headrace prepare` again."
         ) from None
     if stored != digest(canonical_json(value)):
-        raise CacheError(
-            f"{path}: its contents do not match its checksum. Delete it and run `headrace prepare` again."
-        )
+        raise CacheError(f"{path}: its contents do not match its checksum. Delete it and run `headrace prepare` again.")
     return dict(value)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, temporary: Path | None = None) -> None:
     """Temporary file, fsync, rename: readers see the old file or the whole new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{owner_tag()}.tmp")
+    temporary = temporary or path.with_name(f"{owner_tag()}~{path.name}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -103,7 +102,7 @@ def writing_failed(path: Path, problem: OSError) -> CacheError:
 
 def owner_tag() -> str:
     """Names a temporary file after its process, so that a later start can tell a leftover from work in progress."""
-    return f"{socket.gethostname()}+{os.getpid()}+{_created(os.getpid())}"
+    return f"{socket.gethostname()}+{os.getpid()}+{_created(os.getpid())}~{threading.get_ident()}"
 
 
 @functools.cache
@@ -113,7 +112,7 @@ def _created(pid: int) -> str:
 
 def owner_is_gone(tag: str) -> bool:
     """Whether the process behind an `owner_tag` has ended; a tag of another host is left alone."""
-    host, pid, created = (["", "", ""] + tag.rsplit("+", 2))[-3:]
+    host, pid, created = ["", "", "", *tag.split("~")[0].rsplit("+", 2)][-3:]
     if host != socket.gethostname() or not pid.isdigit():
         return False
     try:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -38,8 +38,17 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 MINIMUM_MEMORY_BYTES = 96 << 20
 
 
+def check_memory_budget(budget: int | None) -> None:
+    """Refuse a budget that tokenising cannot keep, before any work is done."""
+    if budget is not None and budget < MINIMUM_MEMORY_BYTES:
+        raise UsageError(
+            f"memory_budget {budget / 2**20:.1f} MiB is too small: tokenising needs at least"
+            f" {MINIMUM_MEMORY_BYTES >> 20} MiB"
+        )
+
+
 def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path) -> Cache:
-    """A cache for a corpus in a folder: what an earlier build left there is found again, the rest is yet to be built."""
+    """A cache for a corpus in a folder. What an earlier build left there is found again."""
     if isinstance(tokenizer, str):
         check_spec(tokenizer)
     segments = plan_segments(sources)
@@ -99,22 +108,18 @@ def sample_documents(sources: Sequence[Source], segments: Sequence[Segment]) -> 
     """Some 8 MiB of text from all over the corpus, the same every time: what tokenizers learn from."""
     # Of a compressed file only the beginning can be reached quickly.
     reachable = [segment for segment in segments if segment.kind != "stream" or segment.ordinal == 0]
-    step = max(1, len(reachable) // SAMPLE_PLACES)
-    chosen = reachable[::step]
-    share = max(SAMPLE_BYTES // len(chosen), 64 << 10)
+    chosen = reachable[:: max(1, len(reachable) // SAMPLE_PLACES)]
+    share = SAMPLE_BYTES // len(chosen)
     reader = Reader(sources)
     try:
         for segment in chosen:
-            taken = 0
-            for chunk in reader.chunks(segment):
-                # Spread over the chunk too, in whole pieces, so that no character is cut.
+            if segment.kind == "range" and segment.end - segment.begin > share:
+                segment = replace(segment, end=segment.begin + share, is_last=False)
+            chunk = next(reader.chunks(segment), None)
+            if chunk is not None:
+                # A chunk that is more than the share is thinned out evenly, in whole pieces.
                 pieces = [piece for document in chunk.documents for piece in split_document(document)]
-                wanted = max(1, sum(map(len, pieces)) // share)
-                for piece in pieces[::wanted]:
-                    taken += len(piece)
-                    yield piece
-                if taken >= share:
-                    break
+                yield from pieces[:: max(1, round(sum(map(len, pieces)) / share))]
     finally:
         reader.close()
 
@@ -142,12 +147,8 @@ class Builder:
         memory_budget: int | None = None,
         in_background: bool = False,
     ) -> None:
+        check_memory_budget(memory_budget)
         budget = memory_budget or DEFAULT_MEMORY_BYTES
-        if budget < MINIMUM_MEMORY_BYTES:
-            raise UsageError(
-                f"memory_budget {budget / 2**20:.0f} MiB is too small: tokenising needs at least"
-                f" {MINIMUM_MEMORY_BYTES >> 20} MiB"
-            )
         self.cache = cache
         wanted_workers = num_workers or os.cpu_count() or 1
         self.num_workers = max(1, min(wanted_workers, budget // WORKER_BYTES))
@@ -162,6 +163,8 @@ class Builder:
         self._taken: set[int] = set()
         self._busy_streams: set[str] = set()
         self._stopping = threading.Event()
+        self._finished = threading.Event()
+        self._num_running = self.num_workers
         self._failed = False
         self._saved_s = time.monotonic()
         self.progress = self._initial_progress()
@@ -191,10 +194,8 @@ class Builder:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until everything is sealed (True) or the time is up (False). A failure is raised."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        for thread in self._threads:
-            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads):
+        # Not Thread.join: interrupted by a signal, it would take a running thread for a finished one (Python 3.11).
+        if self._threads and not self._finished.wait(timeout):
             return False
         if not self.cache.is_complete:
             self.cache.require(range(len(self.cache.segments)))
@@ -248,6 +249,9 @@ class Builder:
         finally:
             with self._lock:
                 self.cpu_seconds += time.thread_time() - began_s
+                self._num_running -= 1
+                if self._num_running == 0:
+                    self._finished.set()
 
     def _take(self) -> int | None:
         """The next segment to build: one that somebody waits for, else the next in order. -1: none just now."""
@@ -305,7 +309,9 @@ class Builder:
 
     def _key(self, segment: Segment, chunk: Chunk) -> str:
         # Files of a group are named in the shard, so their names are part of what it is.
-        names = [f"{member.name}\0{member.num_documents}" for member in chunk.members] if segment.kind == "files" else []
+        names = (
+            [f"{member.name}\0{member.num_documents}" for member in chunk.members] if segment.kind == "files" else []
+        )
         contents = [f"{member.digest}{int(member.is_open)}" for member in chunk.members]
         reading = self.cache.sources[segment.source].reading_hash
         return digest("shard-1", self.cache.tokenizer.hash, reading, *names, *contents)
@@ -318,9 +324,7 @@ class Builder:
         for member in chunk.members:
             document += member.num_documents
             stop = int(stops[document - 1]) if document else 0
-            members.append(
-                MemberInfo(member.name, member.digest, member.num_documents, stop - token, member.is_open)
-            )
+            members.append(MemberInfo(member.name, member.digest, member.num_documents, stop - token, member.is_open))
             token = stop
         info = writer.seal(members)
         with self._lock:
@@ -342,9 +346,7 @@ class Builder:
             if old is not None:
                 yield old.tokens, old.ends
             else:
-                yield from encode_documents(
-                    chunk.documents[start:stop], member.is_open, self.cache.tokenizer, encoder
-                )
+                yield from encode_documents(chunk.documents[start:stop], member.is_open, self.cache.tokenizer, encoder)
 
     def _after_segment(self, index: int) -> None:
         entry = self.cache.entry(index)

@@ -1,4 +1,4 @@
-"""The token cache: a corpus as sealed shards and a manifest. Complete, or being filled by a builder while it is used."""
+"""The token cache: a corpus as sealed shards and a manifest; complete, or being filled while it is used."""
 
 from __future__ import annotations
 
@@ -255,9 +255,7 @@ def _read_tokenizer(path: Path, facts: dict[str, Any]) -> Tokenizer:
         text = file.read_text(encoding="utf-8")
     except OSError as problem:
         raise CacheError(f"{file}: the cache's tokenizer cannot be read ({problem.strerror}).") from None
-    tokenizer = Tokenizer(
-        facts["spec"], text, facts["vocab_size"], facts["end_of_text_id"], facts["end_of_text"]
-    )
+    tokenizer = Tokenizer(facts["spec"], text, facts["vocab_size"], facts["end_of_text_id"], facts["end_of_text"])
     if tokenizer.hash != facts["hash"]:
         raise CacheError(
             f"{file}: the tokenizer is not the one that this cache was built with. Put it back, or prepare the corpus"

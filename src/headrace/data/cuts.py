@@ -18,7 +18,10 @@ import re
 PIECE_BYTES = 64 << 10
 
 # White space beyond ASCII begins with C2, E1, E2 or E3 80 80; the classes below leave those lead bytes out.
-_NOT_SPACE_BEFORE = rb"(?:(?<=[!-~])|(?<=[\xc3-\xdf][\x80-\xbf])|(?<=\xe3[\x81-\xbf][\x80-\xbf])|(?<=[\xe4-\xef][\x80-\xbf]{2})|(?<=\xe3\x80[\x81-\xbf]))"
+_NOT_SPACE_BEFORE = (
+    rb"(?:(?<=[!-~])|(?<=[\xc3-\xdf][\x80-\xbf])|(?<=\xe3\x80[\x81-\xbf])"
+    rb"|(?<=\xe3[\x81-\xbf][\x80-\xbf])|(?<=[\xe4-\xef][\x80-\xbf]{2}))"
+)
 _NOT_SPACE_AFTER = rb"(?=[A-Za-z0-9\xc3-\xdf\xe4-\xf4]|\xe3[\x81-\xbf])"
 _SAFE = re.compile(rb"(?<=[A-Za-z])(?= [A-Za-z])|" + _NOT_SPACE_BEFORE + rb"\n" + _NOT_SPACE_AFTER)
 
@@ -34,7 +37,7 @@ def first_safe_cut(data: bytes, start: int, stop: int) -> int | None:
 
 
 def last_safe_cut(data: bytes, start: int, stop: int) -> int | None:
-    """The last safe cut in (start, stop], or None. Looks near `stop` first: that is where there nearly always is one."""
+    """The last safe cut in (start, stop], or None. Looks near `stop` first: there nearly always is one."""
     for reach in (512, 8192, stop - start):
         cut = None
         for found in _SAFE.finditer(data, max(start, stop - reach), stop + 2):

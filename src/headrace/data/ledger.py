@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from headrace.data.packing import DocumentPacking
 from headrace.data.stream import Stream
@@ -53,9 +54,7 @@ def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows
         ends = stream.cache.document_ends(segment)
         bounds = [start, *ends[(ends > start) & (ends < stop)].tolist(), stop]
         kept = sum(
-            last - first
-            for first, last in zip(bounds, bounds[1:], strict=False)
-            if last - first > 1 and (first, last) not in skipped
+            last - first for first, last in pairwise(bounds) if last - first > 1 and (first, last) not in skipped
         )
         trained += kept
         lost = sum(last - first - 1 for first, last in skipped if start <= first and last <= stop)

@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.data.batch import Assembler, Batch
-from headrace.data.build import Builder, plan_cache
+from headrace.data.build import Builder, check_memory_budget, plan_cache
 from headrace.data.cache import MANIFEST, PARTIAL, Cache
 from headrace.data.ledger import Ledger, pass_ledger
 from headrace.data.mixture import Mixture
 from headrace.data.order import FIRST_BLOCK_BYTES
 from headrace.data.packing import DocumentPacking
-from headrace.data.prefetch import Inline, Prefetcher
+from headrace.data.prefetch import Inline, Make, Prefetcher
 from headrace.data.sources import as_sources
 from headrace.data.split import Part, Split
 from headrace.data.stream import Stream
@@ -116,17 +116,17 @@ class Loader:
                 "split": f"{split} {validation_fraction:g}",
                 "mixture": digest(repr(weights))[:8] if weights else "",
             }
-            self._transform = transform
+            make = _maker(self._assembler, transform, seed, rank)
             limit = _queue_limit(self, max_sequences_in_memory, memory_budget)
             if self._builder is not None:
                 self._builder.set_order(self._build_order())
                 self._builder.start()
             if prefetch_batches == 0 or num_workers == 0:
-                self._feed: Inline | Prefetcher = Inline(self._make)
+                self._feed: Inline | Prefetcher = Inline(make)
             else:
                 depth = min(2, limit) if prefetch_batches == "auto" else min(prefetch_batches, limit)
                 grow_to = limit if prefetch_batches == "auto" else depth
-                self._feed = Prefetcher(self._make, num_workers, depth, grow_to)
+                self._feed = Prefetcher(make, num_workers, depth, grow_to)
         except BaseException:
             if self._builder is not None:
                 self._builder.close()
@@ -234,20 +234,7 @@ class Loader:
         shares = self._assembler.mixture.shares / self._assembler.mixture.shares.sum()
         return int(min(count / share for count, share in zip(rows, shares, strict=True))) // self.batch_size
 
-    # Making
-
-    def _make(self, step: int, count: int) -> list[Batch]:
-        batches = self._assembler.batches(step, count)
-        if self._transform is None:
-            return batches
-        # A generator per step: what a transform draws does not depend on which worker runs it.
-        return [
-            self._transform(batch, np.random.default_rng([self.seed, batch.step, self.rank])) for batch in batches
-        ]
-
-    def _make_streams(
-        self, weights: Sequence[float] | None, shuffle: bool, packing: str, split: Split
-    ) -> list[Stream]:
+    def _make_streams(self, weights: Sequence[float] | None, shuffle: bool, packing: str, split: Split) -> list[Stream]:
         make = WindowPacking if packing == "stream" else DocumentPacking
         owners = np.array([segment.source for segment in self.cache.segments])
         groups = [np.arange(len(owners))]
@@ -287,8 +274,27 @@ class Loader:
         return order + sorted(set(range(len(self.cache.segments))) - set(order))
 
 
+def _maker(assembler: Assembler, transform: Transform | None, seed: int, rank: int) -> Make:
+    """What workers run. It must not refer to the loader, or a forgotten loader would never end."""
+
+    def make(step: int, count: int) -> list[Batch]:
+        batches = assembler.batches(step, count)
+        if transform is None:
+            return batches
+        # A generator per step: what a transform draws does not depend on which worker runs it.
+        return [transform(batch, np.random.default_rng([seed, batch.step, rank])) for batch in batches]
+
+    return make
+
+
 def _check_arguments(
-    batch_size: int, sequence_length: int, rank: int, world_size: int, num_workers: int, prefetch: int | str, packing: str
+    batch_size: int,
+    sequence_length: int,
+    rank: int,
+    world_size: int,
+    num_workers: int,
+    prefetch: int | str,
+    packing: str,
 ) -> None:
     for name, value, least in (
         ("batch_size", batch_size, 1),
@@ -316,6 +322,7 @@ def _open_or_build(
         return given, None
     if isinstance(given, (str, os.PathLike)) and any((Path(given) / name).exists() for name in (MANIFEST, PARTIAL)):
         return Cache.open(Path(given)), None
+    check_memory_budget(memory_budget)
     sources = as_sources(given)
     path = Path(cache_dir) if cache_dir is not None else default_cache_dir(sources, tokenizer)
     cache = plan_cache(sources, tokenizer, path)

@@ -99,37 +99,27 @@ def best_fit(lengths: Ints, capacity: int) -> tuple[Ints, int]:
         items = by_length[place : place + count]
         place += count
         while len(items):
-            if roomy[length:].any():
-                room = length + int(roomy[length:].argmax())
+            room = length + int(roomy[length:].argmax()) if roomy[length:].any() else capacity
+            per_row = room // length  # a row that has just taken one is the fullest that takes the next
+            wanted = -(-len(items) // per_row)
+            if rows_with_room[room]:
                 rows = rows_with_room[room].pop()
-                if len(rows) > len(items):
-                    rows_with_room[room].append(rows[len(items) :])
-                    rows = rows[: len(items)]
+                if len(rows) > wanted:
+                    rows_with_room[room].append(rows[wanted:])
+                    rows = rows[:wanted]
                 roomy[room] = bool(rows_with_room[room])
-                per_row = 1
             else:
-                room, per_row = capacity, capacity // length
-                rows = np.arange(num_rows, num_rows + -(-len(items) // per_row))
-                num_rows += len(rows)
-            items, room_left = _fill(items, rows, row_of, length, room, per_row)
-            for left, group in room_left:
+                rows = np.arange(num_rows, num_rows + wanted)
+                num_rows += wanted
+            taken = min(len(items), len(rows) * per_row)
+            row_of[items[:taken]] = np.repeat(rows, per_row)[:taken]
+            items = items[taken:]
+            full, extra = divmod(taken, per_row)
+            for left, group in ((room - per_row * length, rows[:full]), (room - extra * length, rows[full:])):
                 if left > 0 and len(group):
                     rows_with_room[left].append(group)
                     roomy[left] = True
     return row_of, num_rows
-
-
-def _fill(
-    items: Ints, rows: Ints, row_of: Ints, length: int, room: int, per_row: int
-) -> tuple[Ints, list[tuple[int, Ints]]]:
-    """Put up to `per_row` items into each row; what is left of the items, and the rows by the room they have left."""
-    taken = min(len(items), len(rows) * per_row)
-    row_of[items[:taken]] = np.repeat(rows, per_row)[:taken]
-    full, extra = divmod(taken, per_row)
-    groups = [(room - per_row * length, rows[:full])]
-    if extra:
-        groups.append((room - extra * length, rows[full : full + 1]))
-    return items[taken:], groups
 
 
 class PackedView:

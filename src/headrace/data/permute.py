@@ -8,7 +8,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-_ROUNDS = 8  # four make a Feistel network a strong permutation (Luby, Rackoff); small ranges need a few more
+_ROUNDS = 6  # four make a Feistel network a strong permutation (Luby, Rackoff); small ranges need a few more
 
 
 def make_key(*parts: int | str) -> bytes:
@@ -52,8 +52,8 @@ def _network(
 
 
 def _turn(x: npt.NDArray[np.uint32], size: int, by: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """x + by (mod size), with `by` scaled into the range first."""
-    total = x + ((by * np.uint64(size)) >> np.uint64(32)).astype(np.uint32)
+    """x + by (mod size), with `by` scaled into the range first; size is at most 2**16, so 32 bits are enough."""
+    total = x + (((by >> np.uint32(16)) * np.uint32(size)) >> np.uint32(16))
     return np.minimum(total, total - np.uint32(size))  # below size, the subtraction wraps to something huge
 
 

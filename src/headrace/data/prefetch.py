@@ -13,6 +13,7 @@ Make = Callable[[int, int], list[Batch]]
 
 # A wait this short is the cost of handing over, not a lack of batches.
 REAL_WAIT_S = 0.0002
+MAX_RUN = 16
 
 
 class Inline:
@@ -138,7 +139,7 @@ class Prefetcher:
                     return
                 step, generation = self._next, self._generation
                 room = self._depth - (self._next - self._consumed)
-                count = max(1, min(room, self._depth // (2 * self._num_workers)))
+                count = max(1, min(room, self._depth // (2 * self._num_workers), MAX_RUN))
                 self._next += count
             made: list[Batch] | BaseException
             try:

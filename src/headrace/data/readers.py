@@ -146,12 +146,16 @@ def _split(
 
 def _open_planned(file: SourceFile) -> BinaryIO:
     try:
-        handle = open(file.path, "rb")
+        handle = open(file.path, "rb")  # noqa: SIM115 - the caller closes it
     except FileNotFoundError:
         raise CorpusError(f"{file.path}: was removed while the corpus was being read. Run again.") from None
     except OSError as problem:
         raise CorpusError(f"{file.path}: cannot be read ({problem.strerror}).") from None
-    _check_unchanged(file, handle)
+    try:
+        _check_unchanged(file, handle)
+    except CorpusError:
+        handle.close()
+        raise
     return handle
 
 
@@ -170,7 +174,9 @@ def _check_unchanged(file: SourceFile, handle: BinaryIO) -> None:
     now = SourceFile.from_stat(file.path, file.root_length, os.fstat(handle.fileno()))
     if now != file:
         grown = f" ({file.size:,} → {now.size:,} bytes)" if now.size != file.size else ""
-        raise CorpusError(f"{file.path}: changed while the corpus was being read{grown}. Run again when it is complete.")
+        raise CorpusError(
+            f"{file.path}: changed while the corpus was being read{grown}. Run again when it is complete."
+        )
 
 
 def _range_chunk(source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> Chunk:
@@ -283,9 +289,7 @@ class _CompressedFile:
                 found = (len(self._pending), True)
                 break
             try:
-                found = find_boundary(
-                    self._source, self._file.format == "jsonl", self._pending, target, self._at_end
-                )
+                found = find_boundary(self._source, self._file.format == "jsonl", self._pending, target, self._at_end)
             except CorpusError as problem:
                 line = self._line + self._pending.count(b"\n", 0, target)
                 raise CorpusError(f"{self._file.path}:{line}: {problem}.") from None

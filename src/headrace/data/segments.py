@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -120,7 +121,17 @@ def _group_ends(name: str, size: int, group_bytes: int) -> bool:
 
 def _group_segment(index: int, source: Source, files: list[SourceFile], nbytes: int) -> Segment:
     fingerprint = digest(source.reading_hash, *(file.fingerprint for file in files))
-    return Segment(index, "files", files[0].path, 0, nbytes, fingerprint, num_files=len(files), root_length=files[0].root_length, files=FileList(files))
+    return Segment(
+        index,
+        "files",
+        files[0].path,
+        0,
+        nbytes,
+        fingerprint,
+        num_files=len(files),
+        root_length=files[0].root_length,
+        files=FileList(files),
+    )
 
 
 def _file_segments(index: int, source: Source, file: SourceFile) -> Iterator[Segment]:
@@ -129,14 +140,16 @@ def _file_segments(index: int, source: Source, file: SourceFile) -> Iterator[Seg
     for ordinal, (begin, end, nbytes) in enumerate(pieces):
         fingerprint = digest(source.reading_hash, file.fingerprint, kind, f"{begin}-{end}")
         is_last = ordinal == len(pieces) - 1
-        yield Segment(index, kind, file.path, ordinal, nbytes, fingerprint, begin, end, is_last, 1, file.root_length, (file,))
+        yield Segment(
+            index, kind, file.path, ordinal, nbytes, fingerprint, begin, end, is_last, 1, file.root_length, (file,)
+        )
 
 
 def _byte_pieces(file: SourceFile) -> list[tuple[int, int, int]]:
     total = file.size * (ASSUMED_EXPANSION if file.compression else 1)
     count = max(1, round(total / SEGMENT_BYTES))
     bounds = [number * SEGMENT_BYTES for number in range(count)] + [total]
-    return [(begin, end, end - begin) for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [(begin, end, end - begin) for begin, end in pairwise(bounds)]
 
 
 def _row_group_pieces(source: Source, file: SourceFile) -> list[tuple[int, int, int]]:

@@ -10,6 +10,7 @@ changed file has another key; a killed build finds what it had finished; two bui
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import zlib
@@ -83,18 +84,16 @@ class ShardFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._temporary.mkdir(exist_ok=True)
-            for leftover in self._temporary.iterdir():
-                if owner_is_gone(leftover.name.split("~")[0]):
+            for leftover in [*self._temporary.iterdir(), *self.path.parent.glob("*.tmp")]:
+                if owner_is_gone(leftover.name):
                     leftover.unlink(missing_ok=True)
         except OSError as problem:
             raise writing_failed(self.path, problem) from None
 
     def sweep(self) -> None:
         """Remove the temporary folder if nobody uses it."""
-        try:
+        with contextlib.suppress(OSError):  # another builder is at work
             self._temporary.rmdir()
-        except OSError:
-            pass  # another builder is at work
 
     def find(self, key: str) -> ShardInfo | None:
         """A sealed shard, if its files are all there in full."""
@@ -131,9 +130,7 @@ class ShardFolder:
             if array is not None:
                 self._mapped.move_to_end(info.key)
                 return array
-        array = _map(self._tokens(info.key), self.dtype, info.num_tokens)
-        if info.key not in self._checked:
-            check_blocks(self._tokens(info.key), array, info.token_checksums)
+        array = self._map_checked(info, ".tokens")
         with self._lock:
             self._checked.add(info.key)
             self._mapped[info.key] = array
@@ -145,20 +142,15 @@ class ShardFolder:
         """Where the documents of a shard end, as token offsets within it."""
         if info.num_documents == 0:
             return np.zeros(0, dtype=np.int64)
-        array = _map(self._ends(info.key), np.dtype("<u8"), info.num_documents)
-        check_blocks(self._ends(info.key), array, info.end_checksums)
-        return array.astype(np.int64)
+        return self._map_checked(info, ".ends").astype(np.int64)
 
     def verify(self, info: ShardInfo) -> list[str]:
         """Every damage of a shard, in words."""
+        self._checked.discard(info.key)
         problems = []
-        for path, dtype, count, checksums in (
-            (self._tokens(info.key), self.dtype, info.num_tokens, info.token_checksums),
-            (self._ends(info.key), np.dtype("<u8"), info.num_documents, info.end_checksums),
-        ):
+        for suffix in (".tokens", ".ends") if info.num_documents else (".tokens",):
             try:
-                if count:
-                    check_blocks(path, _map(path, dtype, count), checksums)
+                self._map_checked(info, suffix)
             except CacheError as problem:
                 problems.append(str(problem))
         return problems
@@ -167,8 +159,23 @@ class ShardFolder:
         for path in (self.path / f"{key}.json", self._tokens(key), self._ends(key)):
             path.unlink(missing_ok=True)
 
+    def _map_checked(self, info: ShardInfo, suffix: str) -> npt.NDArray[Any]:
+        """Map a file of a shard. If it is damaged, the shard loses its seal, and the next build makes it anew."""
+        is_tokens = suffix == ".tokens"
+        path = self.path / f"{info.key}{suffix}"
+        dtype, count = (self.dtype, info.num_tokens) if is_tokens else (np.dtype("<u8"), info.num_documents)
+        try:
+            array = _map(path, dtype, count)
+            if not is_tokens or info.key not in self._checked:
+                check_blocks(path, array, info.token_checksums if is_tokens else info.end_checksums)
+        except CacheError:
+            with contextlib.suppress(OSError):  # a cache that may only be read stays as it is
+                (self.path / f"{info.key}.json").unlink(missing_ok=True)
+            raise
+        return array
+
     def temporary(self, key: str, suffix: str) -> Path:
-        return self._temporary / f"{owner_tag()}~{threading.get_ident()}~{key}{suffix}"
+        return self._temporary / f"{owner_tag()}~{key}{suffix}"
 
     def _tokens(self, key: str) -> Path:
         return self.path / f"{key}.tokens"
@@ -215,7 +222,8 @@ class ShardWriter:
             self.discard()
             raise writing_failed(self._folder.path / self._key, problem) from None
         rows = [[m.name, m.digest, m.num_documents, m.num_tokens, m.is_open] for m in members]
-        write_checked_json(self._folder.path / f"{self._key}.json", {"shard": info.to_json(), "members": rows})
+        seal = {"shard": info.to_json(), "members": rows}
+        write_checked_json(self._folder.path / f"{self._key}.json", seal, self._folder.temporary(self._key, ".json"))
         return info
 
     def discard(self) -> None:
@@ -229,12 +237,12 @@ class _ChecksummedFile:
     """A file whose checksum of every MiB is known when it is written."""
 
     def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = open(path, "wb")
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - lives as long as the writer
         self._checksums: list[int] = []
         self._room = 0
 
     def write(self, array: npt.NDArray[Any]) -> None:
-        data = memoryview(np.ascontiguousarray(array)).cast("B")
+        data = np.ascontiguousarray(array).view(np.uint8).data
         while data:
             if self._room == 0:
                 self._checksums.append(0)
@@ -252,10 +260,8 @@ class _ChecksummedFile:
         return tuple(self._checksums)
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # a full disk: the buffer cannot be flushed, and need not be
             self._file.close()
-        except OSError:
-            pass  # the disk is full and the buffer cannot be flushed: the file is thrown away in any case
 
 
 def _map(path: Path, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
@@ -276,7 +282,7 @@ _REPAIR = "Run `headrace prepare` again with the same arguments: it rebuilds jus
 
 def check_blocks(path: Path, array: npt.NDArray[Any], checksums: tuple[int, ...]) -> None:
     """Compare every MiB with its checksum; damage is an error that says which."""
-    found = block_checksums(memoryview(array).cast("B"))
+    found = block_checksums(array.view(np.uint8).data)
     for number, (stored, actual) in enumerate(zip(checksums, found, strict=True)):
         if stored != actual:
             first = number * CHECKSUM_BLOCK_BYTES

@@ -19,10 +19,14 @@ from headrace.errors import CorpusError, UsageError
 from headrace.files import digest
 
 TEXT_SUFFIXES = frozenset(
-    ".txt .text .md .markdown .rst .tex .org .adoc .log .csv .tsv .srt .html .htm .xml .json .yaml .yml .toml .ini .cfg"
-    " .py .pyi .ipynb .c .h .cc .cpp .cxx .hpp .hh .cu .cuh .m .mm .java .kt .scala .go .rs .swift .zig .js .mjs .ts .jsx"
-    " .tsx .vue .css .scss .rb .php .pl .pm .lua .r .jl .hs .ml .mli .fs .ex .exs .erl .clj .lisp .el .sh .bash .zsh .ps1"
-    " .sql .proto .cmake .mk .gradle .asm .s .v .vhd .nim .dart .cs .vb .f90 .f .pas .tcl .awk .vim".split()
+    f".{name}"
+    for line in (
+        "txt text md markdown rst tex org adoc log csv tsv srt html htm xml json yaml yml toml ini cfg",
+        "py pyi ipynb c h cc cpp cxx hpp hh cu cuh m mm java kt scala go rs swift zig js mjs ts jsx tsx vue css scss",
+        "rb php pl pm lua r jl hs ml mli fs ex exs erl clj lisp el sh bash zsh ps1 sql proto cmake mk gradle asm s v",
+        "vhd nim dart cs vb f90 f pas tcl awk vim",
+    )
+    for name in line.split()
 )
 JSONL_SUFFIXES = frozenset([".jsonl", ".ndjson"])
 PARQUET_SUFFIXES = frozenset([".parquet"])
@@ -110,7 +114,7 @@ class SourceFile:
 
     @property
     def compression(self) -> str:
-        """".gz", ".zst", ".bz2", ".xz", or "" for none."""
+        """ ".gz", ".zst", ".bz2", ".xz", or "" for none."""
         suffix = _suffix(self.path)
         return suffix if suffix in COMPRESSED_SUFFIXES else ""
 
@@ -121,7 +125,14 @@ class SourceFile:
 
     @classmethod
     def from_stat(cls, path: str, root_length: int, status: os.stat_result) -> SourceFile:
-        return cls(path, root_length, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & 0x7FFFFFFFFFFFFFFF)
+        return cls(
+            path,
+            root_length,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_ino & 0x7FFFFFFFFFFFFFFF,
+        )
 
 
 def as_sources(given: str | os.PathLike[str] | Source | dict[str, object] | Sequence[object]) -> list[Source]:
@@ -131,7 +142,7 @@ def as_sources(given: str | os.PathLike[str] | Source | dict[str, object] | Sequ
     ['a.txt', 'b.txt']
     """
     if not isinstance(given, (list, tuple)):
-        given = [given]  # type: ignore[list-item]
+        given = [given]
     sources: list[Source] = []
     for item in given:
         if isinstance(item, Source):

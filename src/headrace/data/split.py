@@ -76,7 +76,7 @@ class Split:
             before = np.concatenate([[0.0], np.cumsum(sizes[chosen])])
             tail = before[-1] * (1 - self._fraction)
             kept[chosen] = np.clip((tail - before[:-1]) / np.maximum(sizes[chosen], 1), 0, 1)
-        return kept.tolist()  # type: ignore[no-any-return]
+        return kept.tolist()
 
     def _document_cut(self, segment: int, total: int) -> int:
         """A document end near the wanted share; which side of it is drawn so that shares are right on average."""

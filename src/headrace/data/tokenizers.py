@@ -188,7 +188,10 @@ def _from_hub(name: str) -> Tokenizer:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        path = hf_hub_download(name, "tokenizer.json")
+        try:
+            path = hf_hub_download(name, "tokenizer.json", local_files_only=True)
+        except LocalEntryNotFoundError:
+            path = hf_hub_download(name, "tokenizer.json")
     except (LocalEntryNotFoundError, OSError, ValueError) as problem:
         status = getattr(getattr(problem, "response", None), "status_code", None)
         if isinstance(problem, HfHubHTTPError) and status in (401, 403, 404):
@@ -199,5 +202,3 @@ def _from_hub(name: str) -> Tokenizer:
             f"tokenizer {name!r}: {reason}. Use a local tokenizer.json, or train one here with bpe:16000."
         ) from None
     return from_json(name, Path(path).read_text(encoding="utf-8"), path)
-
-

@@ -94,7 +94,8 @@ class _SegmentDocuments:
         counts: list[int] = []
         members = cache.members(index)
         for place, member in enumerate(members):
-            file = root + member.name
+            # Equal text shares a shard, so outside groups the shard does not know whose text it is.
+            file = root + member.name if segment.kind == "files" else segment.path
             # A document that goes on in the next chunk is counted there.
             count = member.num_documents - (member.is_open and place < len(members) - 1)
             if self._files and self._files[-1] == file:

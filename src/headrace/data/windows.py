@@ -90,7 +90,9 @@ class WindowView:
             self._copy_window(row, seam)
             runs.append((row, 1, seam.ctypes.data))
         runs.sort()
-        self._run_rows, self._run_lengths, addresses = (np.array(column, dtype=np.int64) for column in zip(*runs, strict=True))
+        self._run_rows, self._run_lengths, addresses = (
+            np.array(column, dtype=np.int64) for column in zip(*runs, strict=True)
+        )
         size = self._seams.itemsize
         lowest = min([*self._held, self._seams], key=lambda array: array.ctypes.data)
         self._run_places = (addresses - lowest.ctypes.data) // size

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.data.build import Builder, Progress, plan_cache
+from headrace.data.build import Builder, Progress, check_memory_budget, plan_cache
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
 from headrace.data.sources import as_sources
@@ -32,6 +32,7 @@ def prepare(
     Running it again does only what is new: a finished corpus costs nothing, a killed build goes on where it was, one
     more file is one file's work.
     """
+    check_memory_budget(memory_budget)
     sources = as_sources(paths)
     folder = Path(out) if out is not None else default_cache_dir(sources, tokenizer)
     cache = plan_cache(sources, tokenizer, folder)

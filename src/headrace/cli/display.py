@@ -1,0 +1,220 @@
+"""What people see: rich in a terminal, plain lines elsewhere. Everything but results goes to stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from headrace.data.build import Progress as BuildState
+from headrace.data.cache import Cache
+
+PLAIN_SECONDS = 2.0
+NOTICED = {
+    "invalid_utf8": "invalid UTF-8 sequence(s), replaced by U+FFFD",
+    "nul_bytes": "NUL byte(s), kept: is this really text?",
+    "byte_order_marks": "byte order mark(s), removed",
+    "empty_documents": "empty document(s), left out",
+    "malformed_lines": "malformed line(s), skipped",
+}
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def show_error(message: str) -> None:
+    err.print(f"[bold red]error:[/] {escape(message)}")
+
+
+class BuildDisplay:
+    """Follows a build; knows its rates."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._state: BuildState | None = None
+        self._first_bytes = 0
+        self.elapsed_s = 0.0
+
+    def update(self, state: BuildState) -> None:
+        if self._state is None:
+            self._first_bytes = state.done_bytes
+        self._state = state
+        self.elapsed_s = time.monotonic() - self._began_s
+
+    @property
+    def bytes_per_second(self) -> float:
+        done = self._state.done_bytes - self._first_bytes if self._state else 0
+        return done / max(self.elapsed_s, 1e-9)
+
+    def summary(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            "seconds": round(self.elapsed_s, 3),
+            "tokenised_bytes": state.tokenised_bytes if state else 0,
+            "tokenised_files": state.tokenised_files if state else 0,
+        }
+
+
+class _Bar(BuildDisplay):
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+        self._task = progress.add_task("Tokenising", total=None, tokens="", rate="")
+
+    def update(self, state: BuildState) -> None:
+        super().update(state)
+        self._progress.update(
+            self._task,
+            total=state.total_bytes,
+            completed=state.done_bytes,
+            tokens=f"{human_count(state.num_tokens)} tokens",
+            rate=f"{self.bytes_per_second / 1e6:.0f} MB/s",
+        )
+
+
+class _Lines(BuildDisplay):
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown_s = self._began_s
+
+    def update(self, state: BuildState) -> None:
+        super().update(state)
+        if time.monotonic() - self._shown_s < PLAIN_SECONDS:
+            return
+        self._shown_s = time.monotonic()
+        rate = self.bytes_per_second
+        left = (state.total_bytes - state.done_bytes) / rate if rate else float("inf")
+        err.print(
+            f"tokenising {human_bytes(state.done_bytes)} of {human_bytes(state.total_bytes)}"
+            f" ({100 * state.done_bytes / max(state.total_bytes, 1):.0f}%),"
+            f" {human_count(state.num_tokens)} tokens, {rate / 1e6:.0f} MB/s, {human_time(left)} left"
+        )
+
+
+class _BytesColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        total = human_bytes(task.total) if task.total else "?"
+        return Text(f"{human_bytes(task.completed)}/{total}")
+
+
+@contextmanager
+def build_progress() -> Iterator[BuildDisplay]:
+    """A live bar in a terminal, a line every two seconds elsewhere."""
+    if not err.is_terminal:
+        yield _Lines()
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), _BytesColumn(), TextColumn("{task.fields[tokens]}"),
+        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=err, transient=True) as progress:
+        yield _Bar(progress)
+
+
+@contextmanager
+def spinner(message: str) -> Iterator[None]:
+    if not err.is_terminal:
+        yield
+        return
+    with err.status(message):
+        yield
+
+
+def show_description(facts: dict[str, Any]) -> None:
+    """A cache, for a person."""
+    tokenizer, chunking = facts["tokenizer"], facts["chunking"]
+    out.print(f"[bold]{escape(facts['cache'])}[/]")
+    out.print(
+        f"  {facts['documents']:,} documents, {facts['tokens']:,} tokens from {human_bytes(facts['bytes'])} of text"
+        f" ({facts['bytes_per_token']:.2f} bytes a token)"
+    )
+    out.print(f"  tokenizer {escape(tokenizer['spec'])}: {tokenizer['vocab_size']:,} tokens")
+    out.print(f"  {facts['shards']} sealed shard(s), {human_bytes(facts['stored_bytes'])} on disk")
+    build = facts.get("build")
+    if build:
+        rate = build["tokenised_bytes"] / max(build["seconds"], 1e-9) / 1e6
+        done = f"tokenised {human_bytes(build['tokenised_bytes'])} at {rate:.0f} MB/s"
+        out.print(f"  {done if build['tokenised_bytes'] else 'nothing new to tokenise'} in {build['seconds']:.1f} s")
+    for kind, count in facts["noticed"].items():
+        out.print(f"  [yellow]noticed:[/] {count:,} {NOTICED.get(kind, kind)}")
+    if len(facts["sources"]) > 1:
+        _show_sources(facts["sources"])
+    out.print(
+        f"  sequences of {chunking['sequence_length']} ({chunking['packing']}):"
+        f" {chunking['sequences_before']:,} documents → {chunking['sequences_after']:,} sequences,"
+        f" {chunking['documents_split']:,} documents split,"
+        f" lengths {chunking['shortest']:,} / {chunking['mean']:,.0f} / {chunking['longest']:,} (min / mean / max),"
+        f" padding {chunking['padding']:,}, fill {chunking['fill_percent']:.2f}%"
+    )
+
+
+def _show_sources(sources: list[dict[str, Any]]) -> None:
+    table = Table(box=None, padding=(0, 2))
+    for heading in ("source", "weight", "files", "bytes", "documents", "tokens"):
+        table.add_column(heading, justify="left" if heading == "source" else "right", overflow="fold")
+    for source in sources:
+        weight = "" if source["weight"] is None else f"{source['weight']:g}"
+        counts = (f"{source['files']:,}", human_bytes(source["bytes"]))
+        table.add_row(escape(source["name"]), weight, *counts, f"{source['documents']:,}", f"{source['tokens']:,}")
+    out.print(table)
+
+
+def show_verification(cache: Cache, problems: list[str]) -> None:
+    for problem in problems:
+        show_error(problem)
+    if not problems:
+        out.print(f"{escape(str(cache.path))}: {len(cache.unique_shards())} shards, every byte as it was written.")
+
+
+def show_rows(step: int, rows: list[dict[str, Any]]) -> None:
+    """Where the rows of a batch come from, with the beginning of each text."""
+    out.print(f"[bold]step {step}[/]")
+    for row in rows:
+        for place, span in enumerate(row["spans"]):
+            label = f"row {row['row']}" if place == 0 else ""
+            text = span["text"] if len(span["text"]) <= 100 else span["text"][:97] + "…"
+            out.print(f"  {label:<8} {escape(span['document'])} tokens {span['start']:,}-{span['stop']:,}")
+            out.print(f"           [dim]{escape(repr(text))}[/]")
+
+
+def human_bytes(count: float) -> str:
+    """
+    >>> human_bytes(1536), human_bytes(12)
+    ('1.5 KiB', '12 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def human_count(count: float) -> str:
+    """
+    >>> human_count(1234567)
+    '1.2 M'
+    """
+    for unit in ("", " k", " M", " G"):
+        if abs(count) < 1000:
+            return f"{count:.0f}" if not unit else f"{count:.1f}{unit}"
+        count /= 1000
+    return f"{count:.1f} T"
+
+
+def human_time(seconds: float) -> str:
+    """
+    >>> human_time(75)
+    '1m 15s'
+    """
+    if seconds == float("inf"):
+        return "unknown time"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes}m" if hours else f"{minutes}m {seconds}s" if minutes else f"{seconds}s"

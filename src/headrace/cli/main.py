@@ -1,0 +1,195 @@
+"""The command table. Each command parses, calls a recipe, and shows the result; `--json` prints it as the last line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from headrace import __version__
+from headrace.cli import display
+from headrace.data.cache import Cache
+from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
+from headrace.data.sources import Source, as_sources, standard_library
+from headrace.data.tokenizers import SPEC_HELP
+from headrace.errors import HeadraceError, UsageError
+from headrace.recipes.inspect import describe, explain_step
+from headrace.recipes.prepare import prepare as prepare_corpus
+
+EXIT_STOPPED = 3
+
+app = typer.Typer(
+    name="headrace",
+    help="Pretrain small language models on the machine you have.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 stopped by a signal after saving.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+
+
+class Stopped(BaseException):
+    """SIGINT or SIGTERM: what is sealed stays, and the next start goes on from there."""
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def prepare(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files, folders or globs. Default: the Python standard library on this disk."),
+    ] = None,
+    tokenizer: Annotated[str, typer.Option(help=f"One of: {SPEC_HELP}.")] = DEFAULT_TOKENIZER,
+    out: Annotated[Path | None, typer.Option(help="The cache folder. Default: one in the user's cache.")] = None,
+    document: Annotated[
+        str, typer.Option(help="What one document is in a text file: file, line, paragraph or delimiter.")
+    ] = "file",
+    delimiter: Annotated[str, typer.Option(help="With --document delimiter: the text between documents.")] = "",
+    text_field: Annotated[str, typer.Option(help="The .jsonl key or .parquet column that holds the text.")] = "text",
+    invalid_utf8: Annotated[
+        str, typer.Option(help="Bytes that are not UTF-8: replace (and count) or refuse.")
+    ] = "replace",
+    malformed_lines: Annotated[str, typer.Option(help="Bad .jsonl lines: refuse, or skip (and count).")] = "refuse",
+    max_expansion: Annotated[int, typer.Option(help="Refuse a compressed file that grows beyond this factor.")] = 100,
+    workers: Annotated[int | None, typer.Option(min=1, help="Tokenising threads. Default: one per core.")] = None,
+    memory_budget: Annotated[
+        str | None, typer.Option(help="Memory for tokenising, such as 256MiB. Default: 1GiB.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tokenise a corpus into a cache. Run it again after a change, a kill or an error: only what is new is done."""
+    options: dict[str, object] = {
+        "document": document,
+        "delimiter": delimiter,
+        "text_field": text_field,
+        "invalid_utf8": invalid_utf8,
+        "malformed_lines": malformed_lines,
+        "max_expansion": max_expansion,
+    }
+    sources: list[Source] = as_sources([{"path": path, **options} for path in paths] if paths else standard_library())
+    folder = out or default_cache_dir(sources, tokenizer)
+    budget = parse_bytes("--memory-budget", memory_budget) if memory_budget else None
+    with display.build_progress() as show:
+        cache = prepare_corpus(
+            sources, tokenizer, folder, num_workers=workers, memory_budget=budget, on_progress=show.update
+        )
+    summary = describe(cache)
+    summary["build"] = show.summary()
+    display.show_description(summary)
+    _finish(summary, as_json)
+
+
+@app.command()
+def inspect(
+    cache_path: Annotated[Path, typer.Argument(metavar="CACHE", help="A cache folder.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Check every byte against its checksum.")] = False,
+    step: Annotated[int | None, typer.Option(min=0, help="Show where each row of this step comes from.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="With --step: sequences per batch.")] = 8,
+    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 256,
+    seed: Annotated[int, typer.Option(help="With --step: the seed of the run.")] = 0,
+    shuffle: Annotated[bool, typer.Option(help="With --step: whether the run shuffles.")] = True,
+    packing: Annotated[str, typer.Option(help="stream or document.")] = "stream",
+    split: Annotated[str, typer.Option(help="With --step: all, train or validation.")] = "all",
+    validation_fraction: Annotated[float, typer.Option(help="With --step: the fraction of the run.")] = 0.0,
+    weights: Annotated[str, typer.Option(help="With --step: mixture weights, such as 0.7,0.3.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a cache holds, check it (--verify), or explain a batch (--step N)."""
+    cache = Cache.open(cache_path)
+    _choices("--packing", packing, "stream", "document")
+    _choices("--split", split, "all", "train", "validation")
+    result: dict[str, Any] = {"cache": str(cache_path)}
+    if verify:
+        with display.spinner(f"Checking {len(cache.unique_shards())} shards"):
+            problems = cache.verify()
+        result["verified"] = not problems
+        result["problems"] = problems
+        display.show_verification(cache, problems)
+    if step is not None:
+        options: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed}
+        options |= {"shuffle": shuffle, "packing": packing, "split": split, "validation_fraction": validation_fraction}
+        options["weights"] = _parse_weights(weights)
+        result["step"] = step
+        result["rows"] = explain_step(cache, step, **options)
+        display.show_rows(step, result["rows"])
+    if not verify and step is None:
+        result = describe(cache, sequence_length, packing)  # type: ignore[arg-type]
+        display.show_description(result)
+    _finish(result, as_json)
+    if result.get("problems"):
+        raise typer.Exit(1)
+
+
+def parse_bytes(option: str, text: str) -> int:
+    """A size such as 256MiB, 850MB or 1.5G.
+
+    >>> parse_bytes("--memory-budget", "256MiB")
+    268435456
+    """
+    units = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+    units |= {f"{unit}ib": size for unit, size in units.items() if unit in "kmgt" and unit}
+    units |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        return int(float(number) * units[unit])
+    except (ValueError, KeyError):
+        raise UsageError(f"{option} {text!r}: not a size; write it like 256MiB, 850MB or 2GiB") from None
+
+
+def _parse_weights(text: str) -> list[float] | None:
+    try:
+        return [float(part) for part in text.split(",")] if text else None
+    except ValueError:
+        raise UsageError(f"--weights {text!r}: write numbers with commas between them, such as 0.7,0.3") from None
+
+
+def _choices(option: str, value: str, *allowed: str) -> None:
+    if value not in allowed:
+        raise UsageError(f"{option} {value!r}: use one of {', '.join(allowed)}")
+
+
+def _finish(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result))
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends it at once
+    raise Stopped
+
+
+def main() -> NoReturn:
+    """The entry point: user errors become one line and an exit code; a traceback means a bug of ours."""
+    signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        app(prog_name="headrace")
+    except HeadraceError as problem:
+        display.show_error(str(problem))
+        sys.exit(problem.exit_code)
+    except Stopped:
+        display.show_error("stopped. What is sealed is kept: the same command goes on from there.")
+        sys.exit(EXIT_STOPPED)
+    sys.exit(0)

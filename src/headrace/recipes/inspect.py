@@ -1,0 +1,60 @@
+"""Look into a token cache: what it holds, whether it is whole, and where any batch comes from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any, Literal
+
+from headrace.data.cache import Cache
+from headrace.data.loader import Loader
+from headrace.data.statistics import chunking_statistics
+
+
+def describe(
+    cache: Cache, sequence_length: int = 256, packing: Literal["stream", "document"] = "stream"
+) -> dict[str, Any]:
+    """Counts, sizes, sources, and chunking statistics at a sequence length."""
+    stored = sum(
+        os.path.getsize(cache.shards.path / f"{key}{suffix}")
+        for key in cache.unique_shards()
+        for suffix in (".tokens", ".ends", ".json")
+    )
+    sources = []
+    for number, source in enumerate(cache.sources):
+        mine = [index for index, segment in enumerate(cache.segments) if segment.source == number]
+        entries = [cache.entry(index) for index in mine]
+        sources.append(
+            {
+                "name": source.label,
+                "weight": source.weight,
+                "files": sum(cache.segments[i].num_files for i in mine if cache.segments[i].ordinal == 0),
+                "bytes": sum(cache.segments[index].nbytes for index in mine),
+                "documents": sum(entry.num_documents for entry in entries),
+                "tokens": sum(entry.num_tokens for entry in entries),
+            }
+        )
+    tokenizer = cache.tokenizer
+    return {
+        "cache": str(cache.path),
+        "documents": cache.num_documents,
+        "tokens": cache.num_tokens,
+        "bytes": cache.num_bytes,
+        "bytes_per_token": round(cache.num_bytes / max(cache.num_tokens, 1), 3),
+        "stored_bytes": stored,
+        "shards": len(cache.unique_shards()),
+        "tokenizer": {"spec": tokenizer.spec, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash[:16]},
+        "noticed": dict(cache.noticed),
+        "sources": sources,
+        "chunking": {
+            "sequence_length": sequence_length,
+            "packing": packing,
+            **asdict(chunking_statistics(cache, sequence_length, packing)),
+        },
+    }
+
+
+def explain_step(cache: Cache, step: int, **loader_options: Any) -> list[dict[str, Any]]:
+    """Where the rows of a step come from."""
+    with Loader(cache, prefetch_batches=0, **loader_options) as loader:
+        return [asdict(trace) for trace in loader.explain(step)]

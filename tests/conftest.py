@@ -1,0 +1,82 @@
+"""Fixtures: a data engine shrunk so that a few kilobytes show what gigabytes would, and small corpora."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+WORDS = """the mill wheel turns water stone grain flour river channel headrace sluice gate stream token batch corpus
+    model naïve Ærø 水車 мельница it's we'll don't 3.14 1,024 x = y + 1; (a) [b] {c} — … \U0001f33e""".split()
+
+
+@pytest.fixture
+def small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of 4 KiB, blocks from 16 KiB: a corpus of 100 KB has many of both."""
+    scale = {
+        "headrace.data.segments.SEGMENT_BYTES": 4096,
+        "headrace.data.segments.GROUP_BYTES": 2048,
+        "headrace.data.segments.GROUP_MINIMUM_BYTES": 512,
+        "headrace.data.readers.SEGMENT_BYTES": 4096,
+        "headrace.data.readers.BOUNDARY_WINDOW_BYTES": 1024,
+        "headrace.data.documents.BOUNDARY_WINDOW_BYTES": 1024,
+        "headrace.data.loader.FIRST_BLOCK_BYTES": 16384,
+        "headrace.data.order.LARGEST_BLOCK_BYTES": 32768,
+        "headrace.data.stream.STRETCH_ROWS": 64,
+    }
+    for name, value in scale.items():
+        monkeypatch.setattr(name, value)
+
+
+def make_text(num_bytes: int, seed: int = 0) -> str:
+    """Sentences, lines and paragraphs of mixed words, some beyond ASCII; about this many bytes of UTF-8."""
+    rng = random.Random(seed)
+    parts: list[str] = []
+    size = 0
+    while size < num_bytes:
+        sentence = " ".join(rng.choices(WORDS, k=rng.randint(1, 12))) + rng.choice(
+            [".", "!", "", ".", ".\n", "\n\n", " "]
+        )
+        parts.append(sentence)
+        size += len(sentence.encode())
+    return "".join(parts)
+
+
+@pytest.fixture
+def three_sources(tmp_path: Path) -> list[dict[str, object]]:
+    """A mixture of one large text, lines of JSON, and a folder of small files."""
+    import json
+
+    root = tmp_path / "corpus"
+    (root / "small").mkdir(parents=True)
+    (root / "large.txt").write_text(make_text(60_000, seed=1))
+    with open(root / "lines.jsonl", "w") as file:
+        for number in range(300):
+            file.write(json.dumps({"text": make_text(random.Random(number).randint(1, 200), seed=number)}) + "\n")
+    for number in range(40):
+        (root / "small" / f"{number:03}.md").write_text(make_text(number * 40 + 1, seed=100 + number))
+    return [
+        {"path": str(root / "large.txt"), "weight": 0.5},
+        {"path": str(root / "lines.jsonl"), "weight": 0.3},
+        {"path": str(root / "small"), "weight": 0.2},
+    ]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run `headrace ARGUMENTS` in this process: exit code, stdout, stderr."""
+    from headrace.cli import display
+    from headrace.cli.main import main
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
+        monkeypatch.setattr(display.out, "_file", None)
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        captured = capsys.readouterr()
+        return int(leaving.value.code or 0), captured.out, captured.err
+
+    return run

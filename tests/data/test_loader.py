@@ -1,0 +1,371 @@
+"""The laws of the loader: exact order, exact resume, bounded queue, clean ends."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.data.prefetch import Prefetcher
+from headrace.errors import StateError, UsageError
+from tests.conftest import make_text
+
+pytestmark = pytest.mark.usefixtures("small_scale")
+
+BATCH, LENGTH = 6, 16
+
+
+def batches(loader: hr.Loader, count: int) -> list[np.ndarray[Any, Any]]:
+    return [
+        np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1)
+        for batch, _ in zip(loader, range(count), strict=False)
+    ]
+
+
+def all_ranks(source: Any, world_size: int, count: int, **options: Any) -> str:
+    """SHA-256 of `count` global batches, put together from the rows of every rank."""
+    parts = []
+    for rank in range(world_size):
+        with hr.Loader(source, BATCH, LENGTH, rank=rank, world_size=world_size, **options) as loader:
+            parts.append(batches(loader, count))
+    state = hashlib.sha256()
+    for rows in zip(*parts, strict=True):
+        state.update(np.concatenate(rows).tobytes())
+    return state.hexdigest()
+
+
+@pytest.fixture
+def mixture_cache(three_sources: list[dict[str, object]], tmp_path: Path) -> hr.Cache:
+    return hr.prepare(three_sources, tokenizer="bpe:400", out=tmp_path / "cache")
+
+
+def test_order_depends_on_nothing_but_its_definition(
+    three_sources: list[dict[str, object]], mixture_cache: hr.Cache, tmp_path: Path
+) -> None:
+    """2,000 batches: worker threads 1, 2, 4 x prefetch 0, 1, 64 x ranks 1, 2, 3, 6 x raw text and cache."""
+    tokenizer = str(mixture_cache.path / "tokenizer.json")
+    hashes = set()
+    for num_workers in (1, 2, 4):
+        for prefetch in (0, 1, 64):
+            for world_size in (1, 2, 3, 6):
+                options: dict[str, Any] = {"seed": 3, "num_workers": num_workers, "prefetch_batches": prefetch}
+                hashes.add(all_ranks(mixture_cache, world_size, 2000, **options))
+                raw = tmp_path / f"raw-{num_workers}-{prefetch}-{world_size}"
+                options |= {"tokenizer": tokenizer, "cache_dir": raw}
+                hashes.add(all_ranks(three_sources, world_size, 2000, **options))
+    assert len(hashes) == 1
+
+
+def test_order_is_fixed_forever(three_sources: list[dict[str, object]], tmp_path: Path) -> None:
+    """A golden hash: a change of this value breaks every saved run, and needs a new state version."""
+    cache = hr.prepare(three_sources, tokenizer="byte", out=tmp_path / "cache")
+    with hr.Loader(cache, BATCH, LENGTH, seed=3, prefetch_batches=0) as loader:
+        rows = [
+            [(span.document.rpartition("/")[2], span.start) for t in loader.explain(s) for span in t.spans]
+            for s in (0, 1, 400)
+        ]
+    assert hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16] == GOLDEN_ORDER
+
+
+GOLDEN_ORDER = "ba6c2e5549c46398"
+
+
+def test_seeds_and_epochs_differ_and_every_row_comes_once_a_pass(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(50_000))
+    cache = hr.prepare([tmp_path / "a.txt"], tokenizer="byte", out=tmp_path / "cache")
+    num_rows = (cache.num_tokens - 1) // LENGTH
+    with hr.Loader(cache, 1, LENGTH, seed=1) as one, hr.Loader(cache, 1, LENGTH, seed=2) as two:
+        first, second = batches(one, 2 * num_rows), batches(two, num_rows)
+    assert not np.array_equal(np.concatenate(first[:num_rows]), np.concatenate(second))
+    passes = [np.concatenate(first[:num_rows]), np.concatenate(first[num_rows:])]
+    assert not np.array_equal(*passes)
+    # Joined in corpus order, the rows of the first pass are the corpus.
+    stream = np.concatenate([np.concatenate(list(cache.tokens(i, 0, 1 << 40))) for i in range(len(cache.segments))])
+    with hr.Loader(cache, 1, LENGTH, shuffle=False) as plain:
+        rows = batches(plain, num_rows)
+    assert np.array_equal(np.concatenate([row[0, :-1] for row in rows]), stream[: num_rows * LENGTH])
+    # The windows of a shuffled pass lie over the permuted segments, so compare what they hold: each token once.
+    counts = [
+        np.bincount(np.concatenate([r[:, :-1].ravel() for r in rows]), minlength=257) for rows in (passes[:1], rows)
+    ]
+    assert np.abs(counts[0] - counts[1]).sum() <= 2 * LENGTH
+
+
+@pytest.mark.parametrize("packing", ["stream", "document"])
+def test_restored_at_every_step_the_rest_is_the_same(mixture_cache: hr.Cache, packing: str) -> None:
+    options: dict[str, Any] = {"packing": packing, "seed": 5}
+    with hr.Loader(mixture_cache, BATCH, LENGTH, **options) as loader:
+        states, expected = [], []
+        for _ in range(40):
+            states.append(json.dumps(loader.state()))
+            expected.append(next(loader))
+    for step, state in enumerate(states):
+        with hr.Loader(
+            mixture_cache, BATCH, LENGTH, **options, prefetch_batches=step % 3, num_workers=1 + step % 2
+        ) as loader:
+            loader.restore(json.loads(state))
+            for batch in expected[step:]:
+                found = next(loader)
+                assert found.step == batch.step
+                assert np.array_equal(found.inputs, batch.inputs)
+                assert np.array_equal(found.targets, batch.targets)
+
+
+def test_restored_at_random_steps_of_a_long_run_with_other_workers_and_ranks(mixture_cache: hr.Cache) -> None:
+    with hr.Loader(mixture_cache, BATCH, LENGTH, seed=9) as loader:
+        rows = batches(loader, 6000)
+        template = loader.state()
+    rng = random.Random(0)
+    for _ in range(100):
+        step, world_size, workers = rng.randrange(5900), rng.choice([1, 2, 3, 6]), rng.choice([0, 1, 3])
+        rank = rng.randrange(world_size)
+        with hr.Loader(
+            mixture_cache, BATCH, LENGTH, seed=9, rank=rank, world_size=world_size, num_workers=workers
+        ) as loader:
+            loader.restore({**template, "step": step})
+            share = BATCH // world_size
+            for found, expected in zip(batches(loader, 20), rows[step:], strict=False):
+                assert np.array_equal(found, expected[rank * share : (rank + 1) * share])
+
+
+def test_state_is_small_and_guards_its_stream(mixture_cache: hr.Cache) -> None:
+    with hr.Loader(mixture_cache, BATCH, LENGTH, seed=2**63) as loader:
+        loader.seek(10**15)
+        assert len(json.dumps(loader.state())) < 1024
+        state = loader.state()
+    for change, name in (
+        ({"seed": 1}, "seed"),
+        ({"sequence_length": 8}, "sequence_length"),
+        ({"batch_size": 12}, "batch_size"),
+        ({"packing": "document"}, "packing"),
+        ({"weights": [1, 1, 1]}, "mixture"),
+        ({"split": "train", "validation_fraction": 0.1}, "split"),
+    ):
+        options: dict[str, Any] = {"batch_size": BATCH, "sequence_length": LENGTH, "seed": 2**63, **change}
+        with hr.Loader(mixture_cache, **options) as other, pytest.raises(StateError, match=name):
+            other.restore(state)
+    with hr.Loader(mixture_cache, BATCH, LENGTH) as other, pytest.raises(StateError, match="version"):
+        other.restore({"version": 99})
+
+
+def test_mixture_has_its_shares(mixture_cache: hr.Cache) -> None:
+    with hr.Loader(mixture_cache, 64, LENGTH, weights=[6, 3, 1]) as loader:
+        seen = [trace.spans[0].source.rpartition("/")[2] for step in range(64) for trace in loader.explain(step)]
+    assert [round(10 * seen.count(name) / len(seen), 1) for name in ("large.txt", "lines.jsonl", "small")] == [6, 3, 1]
+
+
+def test_sources_without_weights_are_one_corpus(three_sources: list[dict[str, object]], tmp_path: Path) -> None:
+    bare = [{"path": source["path"]} for source in three_sources]
+    cache = hr.prepare(bare, tokenizer="byte", out=tmp_path / "cache")
+    with hr.Loader(cache, 1, LENGTH) as loader:
+        assert loader.steps_per_epoch == (cache.num_tokens - 1) // LENGTH
+        assert loader.ledger()[0].tokens == cache.num_tokens
+
+
+def test_large_vocabularies_use_four_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("".join(chr(code) for code in range(0x4E00, 0x4E00 + 200)) * 5)
+    narrow = hr.prepare([tmp_path / "a.txt"], tokenizer="char", out=tmp_path / "narrow")
+    monkeypatch.setattr("headrace.data.tokenizers.Tokenizer.dtype", np.dtype("<u4"))
+    wide = hr.prepare([tmp_path / "a.txt"], tokenizer="char", out=tmp_path / "wide")
+    with hr.Loader(wide, 2, 8) as loader:
+        row = next(loader)
+    monkeypatch.undo()
+    with hr.Loader(narrow, 2, 8) as loader:
+        assert row.inputs.dtype == np.uint32
+        assert np.array_equal(row.inputs, next(loader).inputs)
+
+
+# The queue
+
+
+def cache_of(tmp_path: Path, num_bytes: int = 30_000) -> hr.Cache:
+    (tmp_path / "a.txt").write_text(make_text(num_bytes))
+    return hr.prepare([tmp_path / "a.txt"], tokenizer="byte", out=tmp_path / "cache")
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("headrace") for thread in threading.enumerate())
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({"prefetch_batches": 5}, 5),
+        ({"queue_capacity": 3}, 3),
+        ({"prefetch_batches": 50, "max_sequences_in_memory": 4 * BATCH}, 4),
+        ({"prefetch_batches": 50, "memory_budget": 8 * BATCH * (LENGTH + 1) * 2}, 2),
+    ],
+)
+def test_the_queue_is_bounded(tmp_path: Path, options: dict[str, Any], limit: int) -> None:
+    with hr.Loader(cache_of(tmp_path), BATCH, LENGTH, **options) as loader:
+        next(loader)
+        wait_for(lambda: loader.counters().queue_depth == limit)
+        time.sleep(0.05)
+        counters = loader.counters()
+        assert counters.queue_depth == counters.queue_limit == limit
+        assert counters.bytes_held == limit * BATCH * (LENGTH + 1) * 2
+
+
+def test_prefetch_deepens_only_while_the_consumer_waits() -> None:
+    def make_slowly(step: int, count: int) -> list[Any]:
+        time.sleep(0.002 * count)
+        return list(range(step, step + count))
+
+    hungry = Prefetcher(make_slowly, num_workers=1, depth=2, grow_to=32)
+    for step in range(40):
+        assert hungry.take(step) == step
+    patient = Prefetcher(make_slowly, num_workers=1, depth=2, grow_to=32)
+    for step in range(20):
+        assert patient.take(step) == step
+        time.sleep(0.02)
+    with hungry._changed, patient._changed:
+        assert hungry._depth == 32
+        assert patient._depth <= 4  # the very first batches are always waited for
+    for feed in (hungry, patient):
+        feed.stop()
+        feed.join()
+
+
+def test_counters(tmp_path: Path) -> None:
+    with hr.Loader(cache_of(tmp_path), BATCH, LENGTH) as loader:
+        for _ in range(30):
+            next(loader)
+        counters = loader.counters()
+    assert counters.batches == 30
+    assert counters.tokens == 30 * BATCH * LENGTH
+    assert 0 < counters.wait_s <= counters.elapsed_s
+    assert counters.wait_percent == pytest.approx(100 * counters.wait_s / counters.elapsed_s)
+    assert counters.worker_cpu_s > 0
+
+
+def test_transform_runs_in_workers_and_is_reproducible(tmp_path: Path) -> None:
+    names = set()
+
+    def drop_tokens(batch: hr.Batch, rng: np.random.Generator) -> hr.Batch:
+        names.add(threading.current_thread().name)
+        noisy = np.where(rng.random(batch.inputs.shape) < 0.1, 0, batch.inputs)
+        return hr.Batch(batch.step, noisy, batch.targets)
+
+    cache = cache_of(tmp_path)
+    results = []
+    for workers in (1, 3):
+        with hr.Loader(cache, BATCH, LENGTH, num_workers=workers, transform=drop_tokens) as loader:
+            results.append([next(loader).inputs for _ in range(20)])
+    assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
+    assert all(name.startswith("headrace-load") for name in names)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_closing_from_any_state_leaves_no_thread(tmp_path: Path, taken: int) -> None:
+    (tmp_path / "a.txt").write_text(make_text(200_000))
+    before = threads()
+    for options in ({"prefetch_batches": 0}, {"prefetch_batches": 1}, {"prefetch_batches": 64, "num_workers": 4}):
+        loader = hr.Loader(
+            tmp_path / "a.txt",
+            BATCH,
+            LENGTH,
+            tokenizer="byte",
+            cache_dir=tmp_path / f"raw-{len(str(options))}",
+            **options,
+        )
+        for _ in range(taken):
+            next(loader)
+        loader.close()
+        loader.close()
+    assert threads() == before
+
+
+def test_a_forgotten_loader_ends_its_threads(tmp_path: Path) -> None:
+    before = threads()
+    loader = hr.Loader(cache_of(tmp_path), BATCH, LENGTH)
+    next(loader)
+    del loader
+    gc.collect()
+    wait_for(lambda: threads() == before)
+
+
+def test_an_interrupt_while_waiting_ends_cleanly(tmp_path: Path) -> None:
+    before = threads()
+
+    def interrupted(batch: hr.Batch, rng: np.random.Generator) -> hr.Batch:
+        raise KeyboardInterrupt
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        hr.Loader(cache_of(tmp_path), BATCH, LENGTH, transform=interrupted) as loader,
+    ):
+        next(loader)
+    assert threads() == before
+
+
+def test_a_failing_worker_reaches_the_consumer_after_the_batches_before_it(tmp_path: Path) -> None:
+    def fail_at_seven(batch: hr.Batch, rng: np.random.Generator) -> hr.Batch:
+        if batch.step == 7:
+            raise ValueError("no batch 7")
+        return batch
+
+    with hr.Loader(
+        cache_of(tmp_path), BATCH, LENGTH, num_workers=3, prefetch_batches=2, transform=fail_at_seven
+    ) as loader:
+        assert [next(loader).step for _ in range(7)] == list(range(7))
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no batch 7"):
+                next(loader)
+        loader.seek(8)
+        assert next(loader).step == 8
+
+
+def test_a_broken_file_reaches_the_consumer_with_its_place(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": make_text(100, seed=n)}) for n in range(300)]
+    lines[250] = "{broken"
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with (
+        hr.Loader(tmp_path / "a.jsonl", BATCH, LENGTH, tokenizer="byte", cache_dir=tmp_path / "raw") as loader,
+        pytest.raises(hr.HeadraceError, match=r"a\.jsonl:251: not valid JSON"),
+    ):
+        for _ in range(10_000):
+            next(loader)
+    lines[250] = lines[0]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with hr.Loader(tmp_path / "a.jsonl", BATCH, LENGTH, tokenizer="byte", cache_dir=tmp_path / "raw") as loader:
+        for _ in range(loader.steps_per_epoch):
+            next(loader)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"sequence_length": -1}, "sequence_length"),
+        ({"rank": 2, "world_size": 2}, "rank 2 does not exist"),
+        ({"batch_size": 7, "world_size": 2}, "use 6 or 8"),
+        ({"packing": "tetris"}, "packing 'tetris'"),
+        ({"weights": [1, 2]}, "one positive weight"),
+        ({"validation_fraction": 1.5, "split": "train"}, "not between 0 and 1"),
+        ({"split": "validation"}, "fraction is 0"),
+        ({"max_sequences_in_memory": 1}, "max_sequences_in_memory"),
+        ({"memory_budget": 10}, "memory_budget"),
+        ({"queue_capacity": 3, "prefetch_batches": 4}, "two names of one setting"),
+        ({"skip": ["nothing#0.0"]}, "no such document"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        hr.Loader(cache_of(tmp_path), **{"batch_size": BATCH, "sequence_length": LENGTH, **options})
+    assert threads() == 0
