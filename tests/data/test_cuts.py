@@ -38,7 +38,8 @@ def tokenizer(kind: str) -> Tokenizer:
 
 # Text made of the things that cuts and pre-tokenizers look at.
 ATOMS = ["a", "Z", "the", "x1", "7", "'s", "'LL", " ", "  ", "\n", "\n\n", "\r\n", "\t", ".", "…", "/", "//", "_",
-         "é", "水", "。", "\u3000", "\u00a0", "\u2028", "я", "\u0301", "\U0001f33e", "\u0085", "\ufeff", "{"]  # fmt: skip
+         "é", "水", "。", "\u3000", "\u00a0", "\u2028", "я", "\u0301", "\U0001f33e",
+         "\u0085", "\ufeff", "{"]  # fmt: skip
 TEXTS = st.one_of(st.lists(st.sampled_from(ATOMS), max_size=60).map("".join), st.text(max_size=80))
 
 
