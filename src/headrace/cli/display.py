@@ -38,25 +38,27 @@ class BuildDisplay:
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
+        self._building_s = 0.0  # when tokenising began: planning and learning a tokenizer come before
         self._state: BuildState | None = None
         self._first_bytes = 0
-        self.elapsed_s = 0.0
 
     def update(self, state: BuildState) -> None:
         if self._state is None:
+            self._building_s = time.monotonic()
             self._first_bytes = state.done_bytes
         self._state = state
-        self.elapsed_s = time.monotonic() - self._began_s
 
     @property
     def bytes_per_second(self) -> float:
         done = self._state.done_bytes - self._first_bytes if self._state else 0
-        return done / max(self.elapsed_s, 1e-9)
+        return done / max(time.monotonic() - self._building_s, 1e-9)
 
     def summary(self) -> dict[str, Any]:
         state = self._state
+        now_s = time.monotonic()
         return {
-            "seconds": round(self.elapsed_s, 3),
+            "seconds": round(now_s - self._began_s, 3),
+            "tokenising_seconds": round(now_s - self._building_s, 3),
             "tokenised_bytes": state.tokenised_bytes if state else 0,
             "tokenised_files": state.tokenised_files if state else 0,
         }
@@ -66,12 +68,13 @@ class _Bar(BuildDisplay):
     def __init__(self, progress: Progress) -> None:
         super().__init__()
         self._progress = progress
-        self._task = progress.add_task("Tokenising", total=None, tokens="", rate="")
+        self._task = progress.add_task("Planning", total=None, tokens="", rate="")
 
     def update(self, state: BuildState) -> None:
         super().update(state)
         self._progress.update(
             self._task,
+            description="Tokenising",
             total=state.total_bytes,
             completed=state.done_bytes,
             tokens=f"{human_count(state.num_tokens)} tokens",
@@ -82,7 +85,7 @@ class _Bar(BuildDisplay):
 class _Lines(BuildDisplay):
     def __init__(self) -> None:
         super().__init__()
-        self._shown_s = self._began_s
+        self._shown_s = time.monotonic()
 
     def update(self, state: BuildState) -> None:
         super().update(state)
@@ -139,9 +142,10 @@ def show_description(facts: dict[str, Any]) -> None:
     out.print(f"  {facts['shards']} sealed shard(s), {human_bytes(facts['stored_bytes'])} on disk")
     build = facts.get("build")
     if build:
-        rate = build["tokenised_bytes"] / max(build["seconds"], 1e-9) / 1e6
+        rate = build["tokenised_bytes"] / max(build["tokenising_seconds"], 1e-9) / 1e6
         done = f"tokenised {human_bytes(build['tokenised_bytes'])} at {rate:.0f} MB/s"
-        out.print(f"  {done if build['tokenised_bytes'] else 'nothing new to tokenise'} in {build['seconds']:.1f} s")
+        done = done if build["tokenised_bytes"] else "nothing new to tokenise"
+        out.print(f"  {done}; {build['seconds']:.1f} s in all")
     for kind, count in facts["noticed"].items():
         out.print(f"  [yellow]noticed:[/] {count:,} {NOTICED.get(kind, kind)}")
     if len(facts["sources"]) > 1:

@@ -37,6 +37,8 @@ def prepare(
     folder = Path(out) if out is not None else default_cache_dir(sources, tokenizer)
     cache = plan_cache(sources, tokenizer, folder)
     with Builder(cache, num_workers, memory_budget) as builder:
+        if on_progress is not None:
+            on_progress(builder.progress)
         while not builder.wait(timeout=REPORT_SECONDS):
             if on_progress is not None:
                 on_progress(builder.progress)
