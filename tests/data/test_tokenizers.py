@@ -74,14 +74,19 @@ def test_recycling_changes_nothing() -> None:
     assert np.array_equal(before, encoder.encode([make_text(1000).encode()])[0])
 
 
-def word_piece() -> Backend:
-    """A kind of tokenizer that gigatoken does not know."""
+@functools.cache
+def word_piece_json() -> str:
+    """A kind of tokenizer that gigatoken does not know. (Its training is not deterministic, hence the cache.)"""
     backend = Backend(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.train_from_iterator(
         [make_text(20_000)], trainers.WordPieceTrainer(vocab_size=400, show_progress=False, special_tokens=["[UNK]"])
     )
-    return backend
+    return str(backend.to_str())
+
+
+def word_piece() -> Backend:
+    return Backend.from_str(word_piece_json())
 
 
 def test_unknown_kinds_fall_back_to_hugging_face() -> None:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import re
+import socket
+import urllib.parse
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -181,16 +183,14 @@ def _train_bpe(spec: str, sample: Iterator[bytes]) -> Tokenizer:
 def _from_hub(name: str) -> Tokenizer:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise TokenizerError(f"tokenizer {name!r} is neither a file nor a hub name. A tokenizer is {SPEC_HELP}.")
-    # Fail in seconds, not minutes, where there is no network.
-    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", "5")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         try:
             path = hf_hub_download(name, "tokenizer.json", local_files_only=True)
         except LocalEntryNotFoundError:
+            _knock(constants.ENDPOINT)
             path = hf_hub_download(name, "tokenizer.json")
     except (LocalEntryNotFoundError, OSError, ValueError) as problem:
         status = getattr(getattr(problem, "response", None), "status_code", None)
@@ -202,3 +202,11 @@ def _from_hub(name: str) -> Tokenizer:
             f"tokenizer {name!r}: {reason}. Use a local tokenizer.json, or train one here with bpe:16000."
         ) from None
     return from_json(name, Path(path).read_text(encoding="utf-8"), path)
+
+
+def _knock(endpoint: str) -> None:
+    """Fail at once where there is no network: the hub's own client would retry for half a minute first."""
+    address = urllib.parse.urlsplit(endpoint)
+    if address.hostname and not urllib.request.getproxies():
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname, port), timeout=5).close()
