@@ -24,7 +24,9 @@ def small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
         "headrace.data.readers.BOUNDARY_WINDOW_BYTES": 1024,
         "headrace.data.documents.BOUNDARY_WINDOW_BYTES": 1024,
         "headrace.data.loader.FIRST_BLOCK_BYTES": 16384,
-        "headrace.data.order.LARGEST_BLOCK_BYTES": 32768,
+        "headrace.data.windows.WindowPacking.largest_block_bytes": 32768,
+        "headrace.data.packing.DocumentPacking.largest_block_bytes": 32768,
+        "headrace.data.documents.SPLIT_BYTES": 256,
         "headrace.data.stream.STRETCH_ROWS": 64,
     }
     for name, value in scale.items():

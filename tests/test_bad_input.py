@@ -20,7 +20,7 @@ import pytest
 
 import headrace as hr
 from headrace.data.build import Builder, plan_cache
-from headrace.data.readers import _range_chunk
+from headrace.data.readers import _read_range
 from headrace.data.sources import as_sources
 from tests.conftest import make_text
 
@@ -243,7 +243,7 @@ def test_a_file_changed_in_the_middle_of_a_read(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("os.pread", read_then_change)
     with pytest.raises(hr.HeadraceError, match="changed while the corpus was being read"):
-        _range_chunk(source, planned, 0, planned.size, True)
+        _read_range(source, planned, 0, planned.size, True)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import json
 import multiprocessing
 import os
 import threading
@@ -54,8 +56,14 @@ def test_one_more_file_is_one_file_of_work(tmp_path: Path, name: str) -> None:
     assert progress.tokenised_files == 1
     clean = hr.prepare([root], tokenizer=str(tmp_path / "cache" / "tokenizer.json"), out=tmp_path / "clean")
     assert cache.num_tokens == clean.num_tokens
-    shards = {key: data for key, data in contents(tmp_path / "cache").items() if key.startswith("shards")}
-    assert shards == {k: d for k, d in contents(tmp_path / "clean").items() if k.startswith("shards")}
+    assert cache.unique_shards() == clean.unique_shards()
+    kept = set(cache.unique_shards()) | set(cache.retired)
+    assert {file.stem for file in cache.shards.path.iterdir()} == kept  # the version before, once more
+    (root / name).unlink()
+    cache, _ = prepare([root], tmp_path / "cache")
+    (root / name).write_text("short")
+    cache, _ = prepare([root], tmp_path / "cache")
+    assert {file.stem for file in cache.shards.path.iterdir()} == set(cache.unique_shards()) | set(cache.retired)
 
 
 def test_changed_and_removed_files(tmp_path: Path) -> None:
@@ -147,7 +155,7 @@ def test_two_builders_at_once(tmp_path: Path) -> None:
     cache = hr.Cache.open(tmp_path / "cache")
     assert not cache.verify()
     assert cache.num_tokens == hr.Cache.open(tmp_path / "clean").num_tokens
-    assert not (tmp_path / "cache" / "tmp").exists()
+    assert not list(tmp_path.glob("cache/tmp/*"))
 
 
 def test_leftovers_of_a_dead_builder_are_swept(tmp_path: Path) -> None:
@@ -158,7 +166,7 @@ def test_leftovers_of_a_dead_builder_are_swept(tmp_path: Path) -> None:
     dead = tmp_path / "cache" / "tmp" / f"{host}+999999999+1.00~1~x.tokens"
     dead.write_bytes(b"rubbish")
     cache, _ = prepare([file], tmp_path / "cache", "byte")
-    assert not (tmp_path / "cache" / "tmp").exists()
+    assert not list(tmp_path.glob("cache/tmp/*"))
 
 
 def test_equal_text_is_stored_once(tmp_path: Path) -> None:
@@ -186,3 +194,99 @@ def test_a_waiting_reader_is_told_of_a_failure(tmp_path: Path) -> None:
     with Builder(cache, num_workers=2):
         waiting.join(timeout=30)
     assert "a.jsonl:2001: not valid JSON" in failures[0]
+
+
+def documents_of(cache: hr.Cache) -> list[str]:
+    """The documents of a byte cache, in corpus order."""
+    tokens = np.concatenate([np.concatenate(list(cache.tokens(i, 0, 1 << 40))) for i in range(len(cache.segments))])
+    pieces = np.split(tokens, np.flatnonzero(tokens == cache.tokenizer.end_of_text_id) + 1)
+    return [bytes(piece[piece < 256].astype(np.uint8)).decode() for piece in pieces if len(piece)]
+
+
+def test_reuse_knows_how_a_file_was_read(tmp_path: Path) -> None:
+    """The same small files under two ways of reading must not lend each other tokens."""
+    root = tmp_path / "corpus"
+    root.mkdir()
+    for number in range(5):
+        (root / f"{number}.jsonl").write_text(json.dumps({"text": f"text {number}", "title": f"title {number}"}))
+    sources = [{"path": str(root), "text_field": name} for name in ("text", "title")]
+    hr.prepare(sources, tokenizer="byte", out=tmp_path / "cache")
+    (root / "9.jsonl").write_text(json.dumps({"text": "text 9", "title": "title 9"}))
+    again = hr.prepare(sources, tokenizer="byte", out=tmp_path / "cache")
+    numbers = [0, 1, 2, 3, 4, 9]
+    assert documents_of(again) == [f"text {n}" for n in numbers] + [f"title {n}" for n in numbers]
+
+
+@pytest.mark.parametrize("size", [500, 9000])
+def test_a_renamed_file_of_another_format_is_read_anew(tmp_path: Path, size: int) -> None:
+    lines = "\n".join(json.dumps({"text": f"document {n}"}) for n in range(size // 25))
+    (tmp_path / "a.txt").write_text(lines)
+    source = {"path": str(tmp_path / "a.*"), "document": "line"}
+    assert documents_of(hr.prepare([source], "byte", tmp_path / "cache"))[0].startswith('{"text"')
+    (tmp_path / "a.txt").rename(tmp_path / "a.jsonl")
+    found = documents_of(hr.prepare([source], "byte", tmp_path / "cache"))
+    assert found == [f"document {n}" for n in range(size // 25)]
+
+
+def test_one_compressed_file_read_in_two_ways_at_once(tmp_path: Path) -> None:
+    lines = [f"line {n} of the mill" for n in range(3000)]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(lines).encode(), 0))
+    sources = [{"path": str(tmp_path / "a.txt.gz"), "document": kind, "weight": 1} for kind in ("line", "file")]
+    for seed in range(3):
+        with hr.Loader(sources, 2, 32, seed, tokenizer="byte", cache_dir=tmp_path / str(seed)) as loader:
+            next(loader)
+            assert loader.cache.num_documents == 3001
+
+
+def test_starts_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(20_000))
+    failures: list[BaseException] = []
+
+    def start(number: int) -> None:
+        try:
+            for turn in range(15):
+                source = {"path": str(tmp_path / "a.txt"), "name": f"{number}-{turn}"}  # another manifest each time
+                hr.prepare([source], tokenizer="byte", out=tmp_path / "cache")
+        except BaseException as problem:
+            failures.append(problem)
+
+    starts = [threading.Thread(target=start, args=(number,)) for number in range(4)]
+    for thread in starts:
+        thread.start()
+    for thread in starts:
+        thread.join()
+    assert not failures
+    assert not hr.Cache.open(tmp_path / "cache").verify()
+
+
+def test_a_manifest_that_cannot_be_written_is_not_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text(make_text(20_000))
+    save = hr.Cache.save
+
+    def fail_at_the_end(self: hr.Cache, name: str) -> None:
+        if name == "manifest.json":
+            raise CacheError("the disk is full")
+        save(self, name)
+
+    monkeypatch.setattr(hr.Cache, "save", fail_at_the_end)
+    with pytest.raises(CacheError, match="the disk is full"):
+        hr.prepare([tmp_path / "a.txt"], tokenizer="byte", out=tmp_path / "cache")
+    loader = hr.Loader(tmp_path / "a.txt", 2, 32, tokenizer="byte", cache_dir=tmp_path / "raw")
+    for _ in range(loader.steps_per_epoch):
+        next(loader)
+    with pytest.raises(CacheError, match="the disk is full"):
+        loader.close()
+    loader.close()
+    monkeypatch.undo()
+    assert not hr.prepare([tmp_path / "a.txt"], tokenizer="byte", out=tmp_path / "cache").verify()
+
+
+def test_a_loader_outlives_one_new_version_of_its_corpus(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(60_000))
+    cache = hr.prepare([tmp_path / "a.txt"], tokenizer="byte", out=tmp_path / "cache")
+    with hr.Loader(cache, 2, 32, prefetch_batches=0) as loader:
+        next(loader)
+        (tmp_path / "a.txt").write_text(make_text(60_000, seed=1))
+        hr.prepare([tmp_path / "a.txt"], tokenizer="byte", out=tmp_path / "cache")
+        for _ in range(loader.steps_per_epoch):
+            next(loader)

@@ -73,3 +73,17 @@ def check(ledger: Ledger, loader: hr.Loader) -> None:
     assert ledger.slots == ledger.rows * loader.sequence_length
     if not loader.state()["skip"]:
         assert filled == ledger.filled
+
+
+@pytest.mark.usefixtures("small_scale")
+@pytest.mark.parametrize("packing", ["stream", "document"])
+def test_a_skipped_document_that_the_split_cuts(tmp_path: Path, packing: Any) -> None:
+    (tmp_path / "a.txt").write_text("x" * 3000)
+    cache = hr.prepare([tmp_path / "a.txt"], tokenizer="byte", out=tmp_path / "cache")
+    name = f"{tmp_path / 'a.txt'}#0.0"
+    options: dict[str, Any] = {"packing": packing, "split": "train", "validation_fraction": 0.1, "skip": [name, name]}
+    with hr.Loader(cache, 1, 32, **options) as loader:
+        ledger = loader.ledger()[0]
+        assert next(loader).num_tokens == 0
+    assert ledger.trained == ledger.filled == 0
+    assert ledger.dropped + ledger.carried == ledger.tokens

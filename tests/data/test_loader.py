@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 import random
 import threading
 import time
@@ -369,3 +370,96 @@ def test_wrong_arguments(tmp_path: Path, options: dict[str, Any], message: str) 
     with pytest.raises(UsageError, match=message):
         hr.Loader(cache_of(tmp_path), **{"batch_size": BATCH, "sequence_length": LENGTH, **options})
     assert threads() == 0
+
+
+def test_a_skip_list_on_raw_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(30_000))
+    name = f"{tmp_path / 'a.txt'}#1.0"
+    with hr.Loader(tmp_path / "a.txt", 2, 8, tokenizer="byte", cache_dir=tmp_path / "raw", skip=[name, name]) as loader:
+        assert next(loader).mask is not None
+        assert loader.state()["skip"] == [name]
+
+
+def test_a_failed_restore_changes_nothing(tmp_path: Path) -> None:
+    with hr.Loader(cache_of(tmp_path), BATCH, LENGTH) as loader:
+        state = loader.state()
+        with pytest.raises(UsageError, match="no such document"):
+            loader.restore({**state, "skip": ["nothing#0.0"]})
+        assert loader.state() == state
+
+
+def test_numbers_of_any_kind_are_the_same_numbers(tmp_path: Path) -> None:
+    cache = cache_of(tmp_path)
+    with (
+        hr.Loader(cache, np.int64(BATCH), np.int32(LENGTH), np.int64(7)) as one,
+        hr.Loader(cache, BATCH, LENGTH, 7) as two,
+    ):
+        assert np.array_equal(next(one).inputs, next(two).inputs)
+        assert json.dumps(one.state()) == json.dumps(two.state())
+
+
+def test_a_negative_seed_works_with_a_transform(tmp_path: Path) -> None:
+    with hr.Loader(cache_of(tmp_path), BATCH, LENGTH, -5, transform=lambda batch, rng: batch) as loader:
+        next(loader)
+
+
+def test_a_state_knows_its_text(tmp_path: Path) -> None:
+    states = []
+    for name in ("hello mill ", "other text "):
+        (tmp_path / f"{name[:5]}.txt").write_text(name * 3000)
+        cache = hr.prepare([tmp_path / f"{name[:5]}.txt"], tokenizer="byte", out=tmp_path / name[:5])
+        with hr.Loader(cache, BATCH, LENGTH) as loader:
+            states.append(loader.state())
+            if len(states) == 2:
+                with pytest.raises(StateError, match="another text"):
+                    loader.restore(states[0])
+
+
+def test_many_shards_need_few_file_descriptors(tmp_path: Path) -> None:
+    with hr.Loader(cache_of(tmp_path, 400_000), BATCH, LENGTH) as loader:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(loader.steps_per_epoch):
+            next(loader)
+        assert len(loader.cache.segments) > 50
+        assert len(os.listdir("/proc/self/fd")) < before + 10
+
+
+def test_a_folder_with_a_manifest_of_its_own_is_a_corpus(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "manifest.json").write_text('{"name": "my web app"}')
+    (tmp_path / "corpus" / "a.txt").write_text(make_text(5000))
+    with hr.Loader(tmp_path / "corpus", 2, 8, tokenizer="byte", cache_dir=tmp_path / "raw") as loader:
+        next(loader)
+
+
+def test_the_queue_counts_the_bytes_of_packed_documents(tmp_path: Path) -> None:
+    with hr.Loader(cache_of(tmp_path), BATCH, LENGTH, packing="document", prefetch_batches=4) as loader:
+        batch = next(loader)
+        assert batch.documents is not None
+        assert batch.mask is not None
+        arrays = (batch.inputs, batch.targets, batch.documents, batch.mask)
+        assert batch.nbytes == sum(array.nbytes for array in arrays)
+        assert batch.nbytes == BATCH * loader.row_bytes
+
+
+def test_a_loader_collected_in_one_of_its_own_threads(tmp_path: Path) -> None:
+    """The garbage collector may run the finalizer anywhere, also in a builder."""
+    (tmp_path / "a.txt").write_text(make_text(50_000))
+    loader = hr.Loader(tmp_path / "a.txt", 2, 8, tokenizer="byte", cache_dir=tmp_path / "raw")
+    builder = loader._builder
+    assert builder is not None
+    closed = threading.Event()
+    put = loader.cache.put
+
+    def close_then_put(*arguments: Any) -> None:
+        builder.close()
+        closed.set()
+        put(*arguments)
+
+    loader.cache.put = close_then_put  # type: ignore[method-assign]
+    with pytest.raises(hr.HeadraceError):
+        for _ in range(10_000):
+            next(loader)
+    assert closed.wait(10)
+    loader.close()
+    wait_for(lambda: threads() == 0)

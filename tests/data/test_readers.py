@@ -6,8 +6,11 @@ import bz2
 import gzip
 import json
 import lzma
+import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,15 +44,16 @@ def documents(source: Source) -> list[bytes]:
     is_open = False
     for segment in plan_segments([source]):
         for chunk in reader.chunks(segment):
-            texts = list(chunk.documents)
-            if is_open and texts:
-                found[-1] += texts.pop(0)
-            found += texts
-            if chunk.documents:
-                is_open = chunk.members[-1].is_open
+            for member in chunk.members:
+                texts = [document for batch in member.documents(Counter()) for document in batch]
+                if is_open and texts:
+                    found[-1] += texts.pop(0)
+                    is_open = False
+                found += texts
+                is_open = is_open or member.is_open
     reader.close()
     assert not is_open
-    return found
+    return [document for document in found if document]
 
 
 @pytest.mark.usefixtures("small_scale")
@@ -124,9 +128,12 @@ def test_tokens_do_not_depend_on_encoding_batches(texts: list[str], nbytes: int,
     def encoded(size: int) -> tuple[list[int], list[int]]:
         tokens: list[int] = []
         ends: list[int] = []
-        for part, part_ends in encode_documents(pieces, is_open, tokenizer, encoder, size):
-            ends += [len(tokens) + end for end in part_ends.tolist()]
-            tokens += part.tolist()
+
+        def put(part: Any, part_ends: Any) -> None:
+            ends.extend(len(tokens) + end for end in part_ends.tolist())
+            tokens.extend(part.tolist())
+
+        encode_documents([pieces[:1], pieces[1:]], is_open, tokenizer, encoder, put, size)
         return tokens, ends
 
     assert encoded(nbytes) == encoded(1 << 30)
@@ -155,3 +162,76 @@ def test_standard_library_is_text() -> None:
     found = documents(hr.standard_library())
     assert len(found) > 300
     assert not any(b"\0" in document for document in found)
+
+
+@pytest.mark.usefixtures("small_scale")
+@pytest.mark.parametrize("kind", ["line", "paragraph", "delimiter"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["word ", "x", "\n", "\n\n", "END", "é", "a" * 700, "\n \n", "b " * 300]), min_size=1))
+def test_documents_do_not_depend_on_segments(tmp_path_factory: Any, kind: str, parts: list[str]) -> None:
+    """Small segments give the documents that one large segment gives, separators at every kind of place."""
+    root = tmp_path_factory.mktemp("corpus")
+    text = "".join(parts) * 3
+    (root / "a.txt").write_text(text)
+    (root / "b.txt.gz").write_bytes(gzip.compress(text.encode(), 0))
+    for name in ("a.txt", "b.txt.gz"):
+        source = Source(path=str(root / name), document=kind, delimiter="END" if kind == "delimiter" else "")
+        found = [document.decode() for document in documents(source)]
+        if kind == "line":
+            assert found == [line for line in text.split("\n") if line]
+        elif kind == "delimiter":
+            assert found == [part for part in text.split("END") if part]
+        else:
+            joined = "".join(found)
+            assert joined.replace("\n", "").replace(" ", "") == text.replace("\n", "").replace(" ", "")
+
+
+@pytest.mark.usefixtures("small_scale")
+def test_an_empty_rest_still_ends_its_document(tmp_path: Path) -> None:
+    """The line feed stands right where the text had to be cut."""
+    for extra in range(-3, 4):
+        text = "a" * (4096 + 1024 + extra) + "\n" + "second line " * 600 + "\n" + "third"
+        (tmp_path / "a.txt").write_text(text)
+        source = {"path": str(tmp_path / "a.txt"), "document": "line"}
+        cache = hr.prepare([source], tokenizer="byte", out=tmp_path / f"cache{extra}")
+        assert cache.num_documents == 3
+
+
+@pytest.mark.usefixtures("small_scale")
+def test_a_long_paragraph_keeps_its_line_feeds(tmp_path: Path) -> None:
+    text = "\n".join(f"wheel{n:04}" for n in range(2000))
+    (tmp_path / "a.txt").write_text(text + "\n\nnext\n")
+    assert documents(Source(path=str(tmp_path / "a.txt"), document="paragraph")) == [text.encode(), b"next"]
+
+
+def test_lone_surrogates_in_json_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud800b"}\n')
+    cache = hr.prepare([tmp_path / "a.jsonl"], tokenizer="byte", out=tmp_path / "cache")
+    assert cache.noticed["invalid_utf8"] == 1
+    refusing = {"path": str(tmp_path / "a.jsonl"), "invalid_utf8": "refuse"}
+    with pytest.raises(hr.HeadraceError, match=r"a\.jsonl:1: .* lone surrogate"):
+        hr.prepare([refusing], tokenizer="byte", out=tmp_path / "other")
+
+
+@pytest.mark.usefixtures("small_scale")
+def test_parquet_errors_name_the_row_of_the_file(tmp_path: Path) -> None:
+    rows = [b"x" * 200] * 100 + [b"\xff bad"]
+    pq.write_table(pa.table({"text": pa.array(rows, pa.binary())}), tmp_path / "a.parquet", row_group_size=25)
+    source = {"path": str(tmp_path / "a.parquet"), "invalid_utf8": "refuse"}
+    with pytest.raises(hr.HeadraceError, match=r"a\.parquet, row 100: not valid UTF-8"):
+        hr.prepare([source], tokenizer="byte", out=tmp_path / "cache")
+
+
+def test_an_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "a.txt").write_text("text")
+    scan = os.scandir
+
+    def refuse(path: str) -> Any:
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(hr.HeadraceError, match="locked: cannot be read"):
+        documents(Source(path=str(tmp_path)))

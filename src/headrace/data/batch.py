@@ -32,8 +32,13 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        extras = sum(array.nbytes for array in (self.documents, self.mask) if array is not None)
-        return self.inputs.nbytes + self.inputs.itemsize * len(self.inputs) + extras
+        rows, length = self.inputs.shape
+        return int(rows) * row_bytes(int(length), self.inputs.dtype, self.documents is not None)
+
+
+def row_bytes(length: int, dtype: np.dtype[Any], is_packed: bool) -> int:
+    """Memory of a row: a window of T + 1 tokens; or inputs, targets, document numbers and mask of packed documents."""
+    return length * (2 * dtype.itemsize + 5) if is_packed else (length + 1) * dtype.itemsize
 
 
 class Assembler:

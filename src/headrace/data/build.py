@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ import psutil
 from headrace.data.cache import MANIFEST, PARTIAL, Cache, Entry
 from headrace.data.cuts import PIECE_BYTES, split_document
 from headrace.data.encoders import Encoder
-from headrace.data.readers import Chunk, Reader
+from headrace.data.readers import DOCUMENT_OVERHEAD_BYTES, Chunk, Reader
 from headrace.data.segments import Segment, plan_segments
 from headrace.data.shards import MemberInfo, ShardInfo, TokenArray
 from headrace.data.sources import Source
@@ -68,22 +68,27 @@ def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path
 
 
 def _previous(path: Path) -> Cache | None:
-    for name in (PARTIAL, MANIFEST):
-        if (path / name).exists():
+    # The partial manifest comes first: it is newer. The manifest is tried again after it, and both once more, because
+    # another builder may be finishing at this moment.
+    for name in (PARTIAL, MANIFEST, PARTIAL, MANIFEST):
+        try:
             return Cache.load(path, name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
     if path.exists() and not path.is_dir():
         raise CacheError(f"{path}: is a file; a cache is a folder. Choose another with --out.")
-    if path.is_dir() and any(name not in ("shards", "tmp", "tokenizer.json") for name in os.listdir(path)):
+    ours = {"shards", "tmp", "tokenizer.json", MANIFEST, PARTIAL}
+    if path.is_dir() and any(name not in ours and not name.endswith(".tmp") for name in os.listdir(path)):
         raise CacheError(f"{path}: this folder holds something else than a token cache. Choose another with --out.")
     return None
 
 
 def _still_there(previous: Cache, index: int) -> Entry | None:
-    if not previous.has(index) or any(
-        previous.shards.find(shard.key) != shard for shard in previous.entry(index).shards
-    ):
+    if not previous.has(index):
         return None
-    return previous.entry(index)
+    entry = previous.entry(index)
+    found = [previous.shards.find(shard.key) for shard in entry.shards]
+    return entry if [info[0] if info else None for info in found] == list(entry.shards) else None
 
 
 def _choose_tokenizer(
@@ -118,8 +123,11 @@ def sample_documents(sources: Sequence[Source], segments: Sequence[Segment]) -> 
             chunk = next(reader.chunks(segment), None)
             if chunk is not None:
                 # A chunk that is more than the share is thinned out evenly, in whole pieces.
-                pieces = [piece for document in chunk.documents for piece in split_document(document)]
-                yield from pieces[:: max(1, round(sum(map(len, pieces)) / share))]
+                every = max(1, round(chunk.nbytes / share))
+                batches = (batch for member in chunk.members for batch in member.documents(Counter()))
+                documents = itertools.chain.from_iterable(batches)
+                pieces = (piece for document in documents for piece in split_document(document))
+                yield from itertools.islice(pieces, 0, None, every)
     finally:
         reader.close()
 
@@ -161,11 +169,11 @@ class Builder:
         self._pending: list[int] = []
         self.set_order(range(len(cache.segments)))
         self._taken: set[int] = set()
-        self._busy_streams: set[str] = set()
+        self._busy_streams: set[tuple[int, str]] = set()
         self._stopping = threading.Event()
         self._finished = threading.Event()
         self._num_running = self.num_workers
-        self._failed = False
+        self.failure: BaseException | None = None
         self._saved_s = time.monotonic()
         self.progress = self._initial_progress()
         self._threads: list[threading.Thread] = []
@@ -197,6 +205,8 @@ class Builder:
         # Not Thread.join: interrupted by a signal, it would take a running thread for a finished one (Python 3.11).
         if self._threads and not self._finished.wait(timeout):
             return False
+        if self.failure is not None:
+            raise self.failure
         if not self.cache.is_complete:
             self.cache.require(range(len(self.cache.segments)))
         return True
@@ -204,13 +214,15 @@ class Builder:
     def close(self) -> None:
         """Stop after the segments that are being worked on; what is sealed stays, and a later start goes on from it."""
         self._stopping.set()
+        if not self.cache.is_complete:
+            self.cache.fail(CacheError(f"{self.cache.path}: the builder was closed before the cache was complete."))
+        if threading.current_thread() in self._threads:
+            return  # called by the garbage collector, anywhere in a worker: it must not wait for itself or for others
         for thread in self._threads:
             thread.join()
         self._reader.close()
-        if not self.cache.is_complete:
-            self.cache.fail(CacheError(f"{self.cache.path}: the builder was closed before the cache was complete."))
-            if not self._failed:
-                self.cache.save(PARTIAL)
+        if not self.cache.is_complete and self.failure is None:
+            self.cache.save(PARTIAL)
 
     def _initial_progress(self) -> Progress:
         cache = self.cache
@@ -279,74 +291,67 @@ class Builder:
 
     def _may_take(self, index: int) -> bool:
         segment = self.cache.segments[index]
-        return index not in self._taken and not (segment.kind == "stream" and segment.path in self._busy_streams)
+        return index not in self._taken and not (
+            segment.kind == "stream" and (segment.source, segment.path) in self._busy_streams
+        )
 
     def _claim(self, index: int) -> int:
         self._taken.add(index)
         segment = self.cache.segments[index]
         if segment.kind == "stream":
-            self._busy_streams.add(segment.path)
+            self._busy_streams.add((segment.source, segment.path))
         return index
 
     def _release(self, index: int) -> None:
         with self._lock:
-            self._busy_streams.discard(self.cache.segments[index].path)
+            segment = self.cache.segments[index]
+            self._busy_streams.discard((segment.source, segment.path))
 
     def _build(self, index: int, encoder: Encoder) -> Entry:
         segment = self.cache.segments[index]
         infos: list[ShardInfo] = []
         noticed: Counter[str] = Counter()
         for chunk in self._reader.chunks(segment):
-            noticed += chunk.noticed
-            if not chunk.documents:
-                continue
             key = self._key(segment, chunk)
-            info = self.cache.shards.find(key)
-            if info is None:
-                info = self._write(segment, chunk, key, encoder)
-            infos.append(info)
+            found = self.cache.shards.find(key)
+            if found is None:
+                found = self._write(segment, chunk, key, encoder)
+            info, chunk_noticed = found
+            noticed.update(chunk_noticed)
+            if info.num_tokens:
+                infos.append(info)
         return Entry(tuple(infos), noticed)
 
     def _key(self, segment: Segment, chunk: Chunk) -> str:
         # Files of a group are named in the shard, so their names are part of what it is.
-        names = (
-            [f"{member.name}\0{member.num_documents}" for member in chunk.members] if segment.kind == "files" else []
-        )
-        contents = [f"{member.digest}{int(member.is_open)}" for member in chunk.members]
-        reading = self.cache.sources[segment.source].reading_hash
-        return digest("shard-1", self.cache.tokenizer.hash, reading, *names, *contents)
+        names = [member.name for member in chunk.members] if segment.kind == "files" else []
+        return digest("shard-1", self.cache.tokenizer.hash, *names, *(member.digest for member in chunk.members))
 
-    def _write(self, segment: Segment, chunk: Chunk, key: str, encoder: Encoder) -> ShardInfo:
-        known = [self._reuse.find(segment, member.digest) for member in chunk.members]
-        writer = self.cache.shards.write(key, self._parts(chunk, known, encoder))
-        stops = np.concatenate([*writer.document_stops, [writer.num_tokens] if chunk.members[-1].is_open else []])
-        members, document, token = [], 0, 0
-        for member in chunk.members:
-            document += member.num_documents
-            stop = int(stops[document - 1]) if document else 0
-            members.append(MemberInfo(member.name, member.digest, member.num_documents, stop - token, member.is_open))
-            token = stop
-        info = writer.seal(members)
-        with self._lock:
-            fresh = [member for member, old in zip(chunk.members, known, strict=True) if old is None]
-            self.progress.tokenised_files += len(fresh)
-            share = len(fresh) / len(chunk.members)
-            self.progress.tokenised_bytes += int(chunk.nbytes * share)
-        return info
-
-    def _parts(
-        self, chunk: Chunk, known: Sequence[_Known | None], encoder: Encoder
-    ) -> Iterator[tuple[TokenArray, npt.NDArray[np.int64]]]:
+    def _write(self, segment: Segment, chunk: Chunk, key: str, encoder: Encoder) -> tuple[ShardInfo, Counter[str]]:
         """Tokens of a chunk: copied where an earlier shard has a file's, encoded otherwise."""
-        if not any(known):
-            yield from encode_documents(chunk.documents, chunk.members[-1].is_open, self.cache.tokenizer, encoder)
-            return
-        bounds = np.concatenate([[0], np.cumsum([member.num_documents for member in chunk.members])])
-        for (start, stop), member, old in zip(pairwise(bounds), chunk.members, known, strict=True):
-            if old is not None:
-                yield old.tokens, old.ends
-            else:
-                yield from encode_documents(chunk.documents[start:stop], member.is_open, self.cache.tokenizer, encoder)
+        members: list[MemberInfo] = []
+        noticed: Counter[str] = Counter()
+        num_fresh = 0
+        with self.cache.shards.writer(key) as writer:
+            for member in chunk.members:
+                before = (writer.num_documents, writer.num_tokens)
+                known = self._reuse.find(segment, member.digest)
+                if known is not None:
+                    writer.add(known.tokens, known.ends)
+                    noticed.update(known.noticed)
+                    own = known.noticed
+                else:
+                    num_fresh += 1
+                    own = Counter()
+                    encode_documents(member.documents(own), member.is_open, self.cache.tokenizer, encoder, writer.add)
+                    noticed.update(own)
+                counts = (writer.num_documents - before[0], writer.num_tokens - before[1])
+                members.append(MemberInfo(member.name, member.digest, *counts, member.is_open, dict(own)))
+            info = writer.seal(members)
+        with self._lock:
+            self.progress.tokenised_files += num_fresh
+            self.progress.tokenised_bytes += int(chunk.nbytes * num_fresh / len(chunk.members))
+        return info, noticed
 
     def _after_segment(self, index: int) -> None:
         entry = self.cache.entry(index)
@@ -365,15 +370,16 @@ class Builder:
         cache = self.cache
         if sum(cache.entry(index).num_tokens for index in range(len(cache.segments))) == 0:
             raise CacheError(f"{cache.path}: the corpus has no text: every document is empty.")
+        garbage = self._reuse.retire()
         cache.save(MANIFEST)
         (cache.path / PARTIAL).unlink(missing_ok=True)
-        self._reuse.remove_stale()
-        cache.shards.sweep()
+        for key in garbage:
+            cache.shards.remove(key)
 
     def _fail(self, problem: BaseException) -> None:
         if not isinstance(problem, HeadraceError | Exception):
             problem = CacheError(f"a tokenising worker ended: {problem!r}")
-        self._failed = True
+        self.failure = self.failure or problem
         self.cache.fail(problem)
         self._stopping.set()
         with contextlib.suppress(HeadraceError):
@@ -381,27 +387,31 @@ class Builder:
 
 
 def encode_documents(
-    documents: Sequence[bytes], is_open: bool, tokenizer: Tokenizer, encoder: Encoder, nbytes: int = ENCODE_BYTES
-) -> Iterator[tuple[TokenArray, npt.NDArray[np.int64]]]:
-    """Tokens of documents with end-of-text after each (but not after the last, if it `is_open`), and where they end.
-
-    Works through a MiB at a time, so that memory does not grow with the documents.
+    documents: Iterable[list[bytes]],
+    is_open: bool,
+    tokenizer: Tokenizer,
+    encoder: Encoder,
+    put: Callable[[TokenArray, npt.NDArray[np.int64]], None],
+    nbytes: int = ENCODE_BYTES,
+) -> None:
+    """Hand on the tokens of documents, with end-of-text after each (but not after the last, if it `is_open`), and where
+    they end. Works through a MiB at a time, so that memory does not grow with the documents.
     """
     pieces: list[bytes] = []
     is_final: list[bool] = []
     size = 0
-    last = len(documents) - 1
-    for number, document in enumerate(documents):
-        parts = [document] if len(document) <= PIECE_BYTES else split_document(document)
-        for place, part in enumerate(parts):
-            pieces.append(part)
-            is_final.append(place == len(parts) - 1 and not (is_open and number == last))
-            size += len(part)
+    for document in itertools.chain.from_iterable(documents):
+        for part in [document] if len(document) <= PIECE_BYTES else split_document(document):
             if size >= nbytes:
-                yield _encode_pieces(pieces, is_final, tokenizer, encoder)
+                put(*_encode_pieces(pieces, is_final, tokenizer, encoder))
                 pieces, is_final, size = [], [], 0
+            pieces.append(part)
+            is_final.append(False)
+            size += len(part) + DOCUMENT_OVERHEAD_BYTES
+        is_final[-1] = True
     if pieces:
-        yield _encode_pieces(pieces, is_final, tokenizer, encoder)
+        is_final[-1] = not is_open
+        put(*_encode_pieces(pieces, is_final, tokenizer, encoder))
 
 
 def _encode_pieces(
@@ -417,6 +427,7 @@ def _encode_pieces(
 class _Known:
     tokens: TokenArray
     ends: npt.NDArray[np.int64]
+    noticed: Counter[str]
 
 
 class _Reuse:
@@ -426,18 +437,13 @@ class _Reuse:
         self._cache = cache
         self._lock = threading.Lock()
         self._index: dict[str, tuple[ShardInfo, int]] | None = None
-        self._stale: list[ShardInfo] = []
-        if (cache.path / MANIFEST).exists():
-            current = cache.unique_shards()
-            old = Cache.load(cache.path, MANIFEST)
-            self._stale = [shard for key, shard in old.unique_shards().items() if key not in current]
-            self._groups = {
-                shard.key for index, segment in enumerate(old.segments) if segment.kind == "files"
-                for shard in old.entry(index).shards
-            }  # fmt: skip
+        try:
+            self._old: Cache | None = Cache.load(cache.path, MANIFEST)
+        except FileNotFoundError:
+            self._old = None
 
     def find(self, segment: Segment, member_digest: str) -> _Known | None:
-        if segment.kind != "files" or not self._stale:
+        if segment.kind != "files" or self._old is None:
             return None
         with self._lock:
             if self._index is None:
@@ -446,12 +452,15 @@ class _Reuse:
         return None if found is None else self._tokens(*found)
 
     def _read_index(self) -> dict[str, tuple[ShardInfo, int]]:
+        assert self._old is not None
+        current = self._cache.unique_shards()
         index = {}
-        for shard in self._stale:
-            if shard.key in self._groups and self._cache.shards.find(shard.key) is not None:
-                for number, member in enumerate(self._cache.shards.members(shard.key)):
-                    if not member.is_open:
-                        index[member.digest] = (shard, number)
+        for number, segment in enumerate(self._old.segments):
+            for shard in self._old.entry(number).shards if segment.kind == "files" else ():
+                if shard.key not in current and self._cache.shards.find(shard.key) is not None:
+                    for place, member in enumerate(self._cache.shards.members(shard.key)):
+                        if not member.is_open:
+                            index[member.digest] = (shard, place)
         return index
 
     def _tokens(self, shard: ShardInfo, number: int) -> _Known:
@@ -460,13 +469,17 @@ class _Reuse:
         stop = start + members[number].num_tokens
         ends = self._cache.shards.ends(shard)
         inside = ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "right")]
-        return _Known(self._cache.shards.tokens(shard)[start:stop], inside - start)
+        tokens = self._cache.shards.tokens(shard)[start:stop] if stop > start else np.zeros(0, self._cache.shards.dtype)
+        return _Known(tokens, inside - start, Counter(members[number].noticed))
 
-    def remove_stale(self) -> None:
+    def retire(self) -> list[str]:
+        """What only the version before needed is kept for whoever still uses it; what was kept so far can go."""
+        if self._old is None:
+            return []
         current = self._cache.unique_shards()
-        for shard in self._stale:
-            if shard.key not in current:
-                self._cache.shards.remove(shard.key)
+        before = self._old.unique_shards()
+        self._cache.retired = sorted(before.keys() - current.keys())
+        return sorted(set(self._old.retired) - current.keys() - before.keys())
 
 
 def anonymous_bytes() -> int:

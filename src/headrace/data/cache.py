@@ -17,7 +17,7 @@ from headrace.data.shards import MemberInfo, ShardFolder, ShardInfo, TokenArray
 from headrace.data.sources import Source
 from headrace.data.tokenizers import Tokenizer
 from headrace.errors import CacheError
-from headrace.files import read_checked_json, write_atomically, write_checked_json
+from headrace.files import digest, read_checked_json, write_atomically, write_checked_json
 
 FORMAT = "headrace-cache"
 VERSION = 1
@@ -66,7 +66,15 @@ class Cache:
         self._num_missing = sum(entry is None for entry in self._entries)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
+        self.retired: list[str] = []
+        """Shards that only the version before this one needed."""
         self._wanted: list[int] = []
+
+    @staticmethod
+    def is_cache(path: Path) -> bool:
+        """Whether a folder holds a cache, finished or not."""
+        marker = f'"format":"{FORMAT}"'.encode()
+        return any(file.is_file() and marker in file.read_bytes() for file in (path / MANIFEST, path / PARTIAL))
 
     @classmethod
     def open(cls, path: str | Path) -> Cache:
@@ -91,7 +99,9 @@ class Cache:
             infos = None if shards is None else tuple(ShardInfo.from_json(shard) for shard in shards)
             entries.append(None if infos is None else Entry(infos, Counter(noticed)))
         sources = [Source.model_validate(source) for source in manifest["sources"]]
-        return cls(path, tokenizer, sources, segments, entries)
+        cache = cls(path, tokenizer, sources, segments, entries)
+        cache.retired = manifest["retired"]
+        return cache
 
     def save(self, name: str) -> None:
         """Write the manifest (or, while entries are missing, the partial one)."""
@@ -119,11 +129,16 @@ class Cache:
             "num_tokens": sum(entry.num_tokens for entry in entries if entry),
             "num_documents": sum(entry.num_documents for entry in entries if entry),
             "segments": rows,
+            "retired": self.retired,
         }
         write_checked_json(self.path / name, manifest)
 
     def save_tokenizer(self) -> None:
         write_atomically(self.path / "tokenizer.json", self.tokenizer.json.encode())
+
+    def content_hash(self, segments: Iterable[int]) -> str:
+        """Identifies the text of some segments, wherever it lies."""
+        return digest(*(shard.key for segment in segments for shard in self.entry(segment).shards))[:16]
 
     def is_same(self, other: Cache) -> bool:
         """Whether both are complete and describe the same corpus in the same way."""

@@ -5,29 +5,38 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from headrace.data.cuts import character_start, first_safe_cut
-from headrace.data.sources import Source
+from headrace.data.sources import Format, Source
 from headrace.errors import CorpusError
 
 BOUNDARY_WINDOW_BYTES = 1 << 20
 JSON_LINE_LIMIT_BYTES = 32 << 20
+SPLIT_BYTES = 256 << 10
 
-_BLANK_LINES = re.compile(rb"\n(?:[ \t\r]*\n)+")
+_BLANK_LINES = re.compile(rb"\r?\n(?:[ \t\r]*\n)+")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _REPLACEMENT = "\ufffd".encode()
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-@dataclass
-class Text:
-    """Documents of a stretch of a file, and what was noticed while reading it."""
+@dataclass(frozen=True)
+class Stretch:
+    """Part of a file that is read at once."""
 
-    documents: list[bytes]
+    raw: bytes
+    path: str
+    format: Format
+    offset: int = 0
+    """Where it stands in the (decompressed) file."""
+    is_continuation: bool = False
+    """Whether it begins in the middle of a document."""
     is_open: bool = False
-    """Whether the last document goes on beyond this stretch."""
-    noticed: Counter[str] = field(default_factory=Counter)
+    """Whether its last document goes on beyond it."""
+    first_line: Callable[[], int] = lambda: 1
+    """The number of its first line; only asked for error messages."""
 
 
 def find_boundary(source: Source, is_jsonl: bool, window: bytes, start: int, is_end: bool) -> tuple[int, bool] | None:
@@ -62,56 +71,110 @@ def _document_boundary(source: Source, is_jsonl: bool, window: bytes, start: int
     return None  # document: file
 
 
-def split_text(source: Source, raw: bytes, path: str, offset: int, is_open: bool) -> Text:
-    """Cut a stretch of a text file into its documents. `offset` is where it stands in the (decompressed) file."""
-    noticed: Counter[str] = Counter()
-    if offset == 0:
-        raw = _without_byte_order_mark(raw, path, noticed)
-    raw = _as_utf8(source, raw, path, offset, noticed)
-    if source.document == "line":
-        documents = raw.split(b"\n")
-        if b"\r" in raw:
-            documents = [line.removesuffix(b"\r") for line in documents]
-    elif source.document == "paragraph":
-        documents = [paragraph.strip(b"\r\n") for paragraph in _BLANK_LINES.split(raw)]
-    elif source.document == "delimiter":
-        documents = raw.split(source.delimiter.encode())
+def split_stretch(source: Source, stretch: Stretch, noticed: Counter[str]) -> Iterator[list[bytes]]:
+    """The documents of a stretch, some at a time, so that millions of tiny ones never exist at once.
+
+    Empty documents are left out, except an empty rest of a document that began before the stretch: that still ends it.
+    """
+    raw = stretch.raw
+    if stretch.offset == 0:
+        raw = _without_byte_order_mark(raw, stretch.path, noticed)
+    raw = _as_utf8(source, raw, stretch.path, stretch.offset, noticed)
+    if stretch.format == "jsonl":
+        yield from _split_jsonl(source, raw, stretch, noticed)
+        return
+    first, last = None, None
+    for documents in _split_text(source, raw, stretch.is_open, stretch.offset == 0):
+        if last is not None:
+            yield _without_empty(last, last is first and stretch.is_continuation, False, noticed)
+        first, last = first or documents, documents
+    if last is not None:
+        yield _without_empty(last, last is first and stretch.is_continuation, stretch.is_open, noticed)
+
+
+def _without_empty(documents: list[bytes], has_rest: bool, has_open: bool, noticed: Counter[str]) -> list[bytes]:
+    """An empty first document may be the end of another, and an empty last one the beginning of another."""
+    if all(documents):
+        return documents
+    last = len(documents) - 1
+    kept = [
+        document
+        for number, document in enumerate(documents)
+        if document or (has_rest and number == 0) or (has_open and number == last)
+    ]
+    noticed["empty_documents"] += len(documents) - len(kept)
+    return kept
+
+
+def _split_text(source: Source, raw: bytes, is_open: bool, is_start: bool) -> Iterator[list[bytes]]:
+    if source.document == "file":
+        if raw:
+            yield [raw]
+    elif source.document == "line":
+        yield from _split_lines(raw)
+        if is_open and raw.endswith(b"\n"):
+            yield [b""]
     else:
-        documents = [raw]
-    if not is_open and documents and not documents[-1]:
-        documents.pop()  # what stands after the last separator is not a document
-    kept = [document for document in documents if document]
-    if len(kept) < len(documents):
-        noticed["empty_documents"] += len(documents) - len(kept)
-    return Text(kept, is_open and bool(documents) and bool(documents[-1]), noticed)
-
-
-def split_jsonl(source: Source, raw: bytes, path: str, offset: int, first_line: Callable[[], int]) -> Text:
-    """The text field of every line; a line that has none is an error naming `file:line`, or skipped and counted."""
-    noticed: Counter[str] = Counter()
-    if offset == 0:
-        raw = _without_byte_order_mark(raw, path, noticed)
-    raw = _as_utf8(source, raw, path, offset, noticed)
-    documents: list[bytes] = []
-    for number, line in enumerate(raw.split(b"\n")):
-        if not line.strip():
-            continue
-        try:
-            text = _text_of(line, source.text_field)
-        except ValueError as problem:
-            if source.malformed_lines == "skip":
-                noticed["malformed_lines"] += 1
-                continue
-            hint = "Mend the line, or set malformed_lines: skip."
-            raise CorpusError(f"{path}:{first_line() + number}: {problem}. {hint}") from None
-        if text:
-            documents.append(text)
+        if source.document == "paragraph":
+            separator = _BLANK_LINES
+            raw = raw.lstrip(b"\r\n") if is_start else raw
+            raw = raw if is_open else raw.rstrip(b"\r\n")
         else:
-            noticed["empty_documents"] += 1
-    return Text(documents, False, noticed)
+            separator = re.compile(re.escape(source.delimiter.encode()))
+        yield from _split_at(separator, raw, is_open)
 
 
-def _text_of(line: bytes, field_name: str) -> bytes:
+def _split_lines(raw: bytes) -> Iterator[list[bytes]]:
+    start = 0
+    while start < len(raw):
+        stop = raw.find(b"\n", min(start + SPLIT_BYTES, len(raw) - 1)) + 1 or len(raw)
+        window = raw[start:stop]
+        lines = window.removesuffix(b"\n").split(b"\n")
+        yield [line.removesuffix(b"\r") for line in lines] if b"\r" in window else lines
+        start = stop
+
+
+def _split_at(separator: re.Pattern[bytes], raw: bytes, is_open: bool) -> Iterator[list[bytes]]:
+    documents: list[bytes] = []
+    start = first = 0
+    for found in separator.finditer(raw):
+        documents.append(raw[start : found.start()])
+        start = found.end()
+        if start - first > SPLIT_BYTES:
+            yield documents
+            documents, first = [], start
+    if start < len(raw) or is_open:  # what stands after the last separator, if anything
+        documents.append(raw[start:])
+    if documents:
+        yield documents
+
+
+def _split_jsonl(source: Source, raw: bytes, stretch: Stretch, noticed: Counter[str]) -> Iterator[list[bytes]]:
+    """The text field of every line; a line that has none is an error naming `file:line`, or skipped and counted."""
+    before = 0
+    for lines in _split_lines(raw):
+        documents: list[bytes] = []
+        for number, line in enumerate(lines, start=before):
+            if not line.strip():
+                continue
+            try:
+                text = _text_of(source, line, noticed)
+            except ValueError as problem:
+                if source.malformed_lines == "skip":
+                    noticed["malformed_lines"] += 1
+                    continue
+                hint = "Mend the line, or set malformed_lines: skip."
+                raise CorpusError(f"{stretch.path}:{stretch.first_line() + number}: {problem}. {hint}") from None
+            if text:
+                documents.append(text)
+            else:
+                noticed["empty_documents"] += 1
+        before += len(lines)
+        yield documents
+
+
+def _text_of(source: Source, line: bytes, noticed: Counter[str]) -> bytes:
+    field_name = source.text_field
     try:
         value = json.loads(line)
     except json.JSONDecodeError as problem:
@@ -126,7 +189,14 @@ def _text_of(line: bytes, field_name: str) -> bytes:
     text = value[field_name]
     if not isinstance(text, str):
         raise ValueError(f"field {field_name!r} holds {type(text).__name__}, not a string")
-    return text.encode("utf-8", "replace")  # JSON can spell lone surrogates, which UTF-8 cannot
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # JSON can spell lone surrogates, which UTF-8 cannot
+        if source.invalid_utf8 == "refuse":
+            raise ValueError(f"field {field_name!r} has a lone surrogate, which is not valid UTF-8") from None
+        text, count = _SURROGATES.subn("\ufffd", text)
+        noticed["invalid_utf8"] += count
+        return text.encode()
 
 
 def _without_byte_order_mark(raw: bytes, path: str, noticed: Counter[str]) -> bytes:
@@ -155,13 +225,14 @@ def _as_utf8(source: Source, raw: bytes, path: str, offset: int, noticed: Counte
         return mended
 
 
-def parquet_text(source: Source, values: list[bytes | None], path: str, row: int) -> Text:
+def parquet_documents(
+    source: Source, values: list[bytes | None], path: str, first_row: int, noticed: Counter[str]
+) -> list[bytes]:
     """Rows of a text column as documents."""
-    noticed: Counter[str] = Counter()
     documents: list[bytes] = []
-    for number, value in enumerate(values, start=row):
+    for number, value in enumerate(values, start=first_row):
         if value:
             documents.append(_as_utf8(source, value, f"{path}, row {number}", 0, noticed))
         else:
             noticed["empty_documents"] += 1
-    return Text(documents, False, noticed)
+    return documents

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+
+import numpy as np
 
 from headrace.data.packing import DocumentPacking
 from headrace.data.stream import Stream
@@ -48,17 +49,15 @@ def pass_ledger(stream: Stream) -> Ledger:
 def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows: int) -> Ledger:
     filled = trained = 0
     for segment in stream.segments.tolist():
-        packed = packing.rows_of(stream, segment)
-        skipped = stream.skipped.get(segment, [])
         start, stop = stream.split.range(segment)
         ends = stream.cache.document_ends(segment)
-        bounds = [start, *ends[(ends > start) & (ends < stop)].tolist(), stop]
-        kept = sum(
-            last - first for first, last in pairwise(bounds) if last - first > 1 and (first, last) not in skipped
-        )
-        trained += kept
-        lost = sum(last - first - 1 for first, last in skipped if start <= first and last <= stop)
-        filled += int(packed.lengths.sum()) - lost
+        bounds = np.concatenate([[start], ends[(ends > start) & (ends < stop)], [stop]])
+        first, last = bounds[:-1], bounds[1:]
+        kept = last - first > 1
+        for skip_start, skip_stop in stream.skipped.get(segment, []):
+            kept &= (first >= skip_stop) | (last <= skip_start)
+        trained += int((last - first)[kept].sum())
+        filled += int((last - first - 1)[kept].sum())
     return Ledger(tokens, trained, 0, tokens - trained, rows, rows * packing.sequence_length, filled)
 
 

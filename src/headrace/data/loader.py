@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import time
 import weakref
@@ -13,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.data.batch import Assembler, Batch
+from headrace.data.batch import Assembler, Batch, row_bytes
 from headrace.data.build import Builder, check_memory_budget, plan_cache
-from headrace.data.cache import MANIFEST, PARTIAL, Cache
+from headrace.data.cache import Cache
 from headrace.data.ledger import Ledger, pass_ledger
 from headrace.data.mixture import Mixture
 from headrace.data.order import FIRST_BLOCK_BYTES
@@ -31,6 +33,8 @@ from headrace.errors import StateError, UsageError
 from headrace.files import canonical_json, digest
 
 STATE_VERSION = 1
+MAX_QUEUED_BATCHES = 256
+MAX_QUEUED_BYTES = 256 << 20
 DEFAULT_TOKENIZER = "bpe:16000"
 
 Transform = Callable[[Batch, np.random.Generator], Batch]
@@ -95,13 +99,15 @@ class Loader:
             if prefetch_batches not in ("auto", queue_capacity):
                 raise UsageError("prefetch_batches and queue_capacity are two names of one setting: give one of them")
             prefetch_batches = queue_capacity
+        batch_size, sequence_length, seed = _whole(batch_size), _whole(sequence_length), _whole(seed)
+        rank, world_size, num_workers = _whole(rank), _whole(world_size), _whole(num_workers)
         _check_arguments(batch_size, sequence_length, rank, world_size, num_workers, prefetch_batches, packing)
         self.cache, self._builder = _open_or_build(cache_or_sources, tokenizer, cache_dir, num_workers, memory_budget)
         self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
         self.rank, self.world_size = rank, world_size
+        self.row_bytes = row_bytes(sequence_length, self.cache.tokenizer.dtype, packing == "document")
         try:
             weights = _weights(self.cache, weights)
-            self._skip = tuple(skip)
             self._streams = self._make_streams(weights, shuffle, packing, Split(self.cache, split, validation_fraction))
             mixture = Mixture(weights, seed) if weights else None
             self._assembler = Assembler(self._streams, mixture, batch_size, sequence_length, rank, world_size)
@@ -121,6 +127,8 @@ class Loader:
             if self._builder is not None:
                 self._builder.set_order(self._build_order())
                 self._builder.start()
+            self._skip: tuple[str, ...] = ()
+            self._set_skip(skip)  # names can only be looked up in what is tokenised
             if prefetch_batches == 0 or num_workers == 0:
                 self._feed: Inline | Prefetcher = Inline(make)
             else:
@@ -134,6 +142,7 @@ class Loader:
         self._counters = Counters()
         self._step = 0
         self._began_s: float | None = None
+        self._has_said = False
         # Threads end even when nobody closes the loader. The finalizer must not refer to it.
         self._finalizer = weakref.finalize(self, _close, self._feed, self._builder)
 
@@ -165,8 +174,15 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """Stop all threads, wherever they are. Safe to call at any time, and more than once."""
+        """Stop all threads, wherever they are. Safe to call at any time, and more than once.
+
+        If everything could be served but the cache could not be sealed (a full disk), this is where it is said.
+        """
         self._finalizer()
+        failure = self._builder.failure if self._builder is not None else None
+        if failure is not None and self.cache.is_complete and not self._has_said:
+            self._has_said = True
+            raise failure
 
     # State
 
@@ -177,7 +193,11 @@ class Loader:
 
     def state(self) -> dict[str, Any]:
         """Where the stream is: a few integers and hashes, under 1 KiB, ready for JSON."""
-        return {"version": STATE_VERSION, "step": self._step, "skip": list(self._skip), **self._identity}
+        state = {"version": STATE_VERSION, "step": self._step, "skip": list(self._skip), **self._identity}
+        first = self._first_segments()
+        if all(self.cache.has(segment) for segment in first):
+            state["content"] = self.cache.content_hash(first)
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue exactly where `state()` was taken; the number of ranks and workers may have changed since."""
@@ -189,11 +209,10 @@ class Loader:
                     f"this state belongs to another stream: {key} was {state.get(key)!r} and is {mine!r} now."
                     " Resume with what the run was started with."
                 )
+        if "content" in state and state["content"] != self.cache.content_hash(self._first_segments()):
+            raise StateError("this state belongs to another corpus: the files have the same sizes, but another text.")
         if list(state.get("skip", [])) != list(self._skip):
-            self._skip = tuple(state["skip"])
-            skipped = self._skipped()
-            for stream in self._streams:
-                stream.set_skipped(skipped)
+            self._set_skip(state["skip"])
         self.seek(int(state["step"]))
 
     def seek(self, step: int) -> None:
@@ -240,7 +259,6 @@ class Loader:
         groups = [np.arange(len(owners))]
         if weights:
             groups = [np.flatnonzero(owners == source) for source in range(len(self.cache.sources))]
-        skipped = self._skipped()
         return [
             Stream(
                 self.cache,
@@ -250,18 +268,24 @@ class Loader:
                 seed=self.seed,
                 shuffle=shuffle,
                 first_block_bytes=FIRST_BLOCK_BYTES // len(groups),
-                skipped=skipped,
             )
             for group in groups
         ]
 
-    def _skipped(self) -> dict[int, list[tuple[int, int]]]:
+    def _set_skip(self, names: Sequence[str]) -> None:
+        names = tuple(dict.fromkeys(names))
         skipped: dict[int, list[tuple[int, int]]] = {}
         tracer = Tracer(self.cache)
-        for name in self._skip:
+        for name in names:
             segment, start, stop = tracer.find(name)
             skipped.setdefault(segment, []).append((start, stop))
-        return skipped
+        self._skip = names
+        for stream in self._streams:
+            stream.set_skipped(skipped)
+
+    def _first_segments(self) -> list[int]:
+        """What the first batches are made of: enough to tell one corpus from another."""
+        return [segment for stream in self._streams for segment in next(stream.build_order()).tolist()]
 
     def _build_order(self) -> list[int]:
         """Segments in the order in which the first pass will need them; sources of a mixture take turns."""
@@ -282,9 +306,14 @@ def _maker(assembler: Assembler, transform: Transform | None, seed: int, rank: i
         if transform is None:
             return batches
         # A generator per step: what a transform draws does not depend on which worker runs it.
-        return [transform(batch, np.random.default_rng([seed, batch.step, rank])) for batch in batches]
+        return [transform(batch, np.random.default_rng([seed % 2**64, batch.step, rank])) for batch in batches]
 
     return make
+
+
+def _whole(value: Any) -> Any:
+    """Whole numbers of any kind as Python's own: a seed must be the same seed however it was computed."""
+    return value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
 
 
 def _check_arguments(
@@ -303,7 +332,7 @@ def _check_arguments(
         ("num_workers", num_workers, 0),
         ("prefetch_batches", 0 if prefetch == "auto" else prefetch, 0),
     ):
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        if not isinstance(value, int) or value < least:
             raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} does not exist: with world_size {world_size} ranks are 0 to {world_size - 1}")
@@ -320,7 +349,7 @@ def _open_or_build(
 ) -> tuple[Cache, Builder | None]:
     if isinstance(given, Cache):
         return given, None
-    if isinstance(given, (str, os.PathLike)) and any((Path(given) / name).exists() for name in (MANIFEST, PARTIAL)):
+    if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given)):
         return Cache.open(Path(given)), None
     check_memory_budget(memory_budget)
     sources = as_sources(given)
@@ -344,7 +373,7 @@ def _weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
     if given is None:
         own = [source.weight for source in cache.sources]
         return [weight for weight in own if weight is not None] if all(own) else None
-    if len(given) != len(cache.sources) or any(weight <= 0 for weight in given):
+    if len(given) != len(cache.sources) or not all(0 < weight < math.inf for weight in given):
         names = ", ".join(repr(source.label) for source in cache.sources)
         raise UsageError(f"weights {list(given)}: give one positive weight for each of the sources {names}")
     return list(given)
@@ -353,13 +382,13 @@ def _weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
 def _queue_limit(loader: Loader, max_sequences: int | None, memory_budget: int | None) -> int:
     """How many batches may be held: the tighter of the bounds in sequences and in bytes."""
     rows = loader.batch_size // loader.world_size
-    limit = 256
+    batch_bytes = rows * loader.row_bytes
+    limit = max(2, min(MAX_QUEUED_BATCHES, MAX_QUEUED_BYTES // batch_bytes))
     if max_sequences is not None:
         if max_sequences < rows:
             raise UsageError(f"max_sequences_in_memory {max_sequences} does not hold one batch of {rows} sequences")
         limit = min(limit, max_sequences // rows)
     if memory_budget is not None:
-        batch_bytes = rows * (loader.sequence_length + 1) * loader.cache.tokenizer.dtype.itemsize
         # Half for what is ready, the other half for what is being made and tokenised.
         if memory_budget // 2 < batch_bytes:
             raise UsageError(

@@ -15,7 +15,6 @@ from headrace.data.permute import make_key, permute
 from headrace.data.segments import Segment
 
 FIRST_BLOCK_BYTES = 64 << 20
-LARGEST_BLOCK_BYTES = 256 << 20
 
 SegmentIds = npt.NDArray[np.int64]
 
@@ -26,7 +25,8 @@ def epoch_blocks(
     seed: int,
     epoch: int,
     shuffle: bool,
-    first_block_bytes: int = FIRST_BLOCK_BYTES,
+    first_block_bytes: int,
+    largest_block_bytes: int,
 ) -> list[SegmentIds]:
     """The blocks of one pass over the chosen segments: a pure function of the arguments."""
     units = _units(segments, chosen, epoch)
@@ -44,7 +44,7 @@ def epoch_blocks(
         nbytes += segments[segment].nbytes
         if nbytes >= limit:
             blocks.append(np.array(block))
-            block, nbytes, limit = [], 0, min(2 * limit, LARGEST_BLOCK_BYTES)
+            block, nbytes, limit = [], 0, min(2 * limit, largest_block_bytes)
     if block:
         blocks.append(np.array(block))
     return blocks

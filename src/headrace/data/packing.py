@@ -21,9 +21,9 @@ Ints = npt.NDArray[np.int64]
 class PackedRows:
     """The rows of a segment. Row r holds the items [row_stops[r - 1], row_stops[r])."""
 
-    starts: Ints
+    starts: npt.NDArray[np.uint32]
     """Where in the segment each item's first input stands."""
-    lengths: Ints
+    lengths: npt.NDArray[np.uint32]
     """Inputs of each item; its targets are the same tokens moved on by one."""
     row_stops: Ints
 
@@ -34,6 +34,9 @@ class PackedRows:
 
 class DocumentPacking:
     """Rows of whole documents. A document of n tokens takes n inputs; its last target is its end-of-text."""
+
+    # Rows of tiny documents take more memory than the documents; blocks of this size keep it bounded.
+    largest_block_bytes = 64 << 20
 
     def __init__(self, sequence_length: int) -> None:
         self.sequence_length = sequence_length
@@ -66,36 +69,48 @@ def pack_documents(ends: Ints, start: int, stop: int, length: int) -> PackedRows
     >>> rows.num_rows, rows.lengths.tolist()
     (2, [5, 3, 2])
     """
-    inside = ends[(ends > start) & (ends < stop)]
-    bounds = np.concatenate([[start], inside, [stop]])
-    first, size = bounds[:-1], np.diff(bounds) - 1  # the last token of a document is only ever a target
-    first, size = first[size > 0], size[size > 0]
-    num_full, rest = size // length, size % length
+    # Of tiny documents there can be millions in a segment, so small types and few arrays.
+    assert stop < 1 << 31
+    inside = ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "left")].astype(np.int32)
+    bounds = np.concatenate([np.array([start], np.int32), inside, np.array([stop], np.int32)])
+    del ends, inside
+    first, size = bounds[:-1], np.diff(bounds) - np.int32(1)  # the last token of a document is only ever a target
     # Whole rows of long documents, then what remains of every document.
-    full_of = np.repeat(np.arange(len(first)), num_full)
+    is_long = np.flatnonzero(size >= length)
+    num_full = size[is_long] // np.int32(length)
+    full_of = np.repeat(is_long, num_full)
     number = np.arange(len(full_of)) - np.repeat(np.cumsum(num_full) - num_full, num_full)
-    starts = np.concatenate([first[full_of] + number * length, (first + num_full * length)[rest > 0]])
-    lengths = np.concatenate([np.full(len(full_of), length), rest[rest > 0]])
+    full_starts = first[full_of] + (number * length).astype(np.int32)
+    first = first.copy() if len(is_long) else first
+    first[is_long] += num_full * np.int32(length)
+    size[is_long] -= num_full * np.int32(length)
+    left = np.flatnonzero(size > 0) if (size <= 0).any() else slice(None)
+    starts = np.concatenate([full_starts, first[left]])
+    lengths = np.concatenate([np.full(len(full_of), length, np.int32), size[left]])
+    del bounds, first, size
     row_of, num_rows = best_fit(lengths, length)
-    by_row = np.argsort(row_of, kind="stable")
     row_stops = np.cumsum(np.bincount(row_of, minlength=num_rows))
-    return PackedRows(starts[by_row], lengths[by_row], row_stops)
+    by_row = np.argsort(row_of, kind="stable")
+    del row_of
+    return PackedRows(starts[by_row].astype(np.uint32), lengths[by_row].astype(np.uint32), row_stops)
 
 
-def best_fit(lengths: Ints, capacity: int) -> tuple[Ints, int]:
+def best_fit(lengths: npt.NDArray[Any], capacity: int) -> tuple[npt.NDArray[np.int32], int]:
     """Assign items to rows, longest first, each into the row where it leaves the least room.
 
     Items of one length are alike, and so are rows with the same room left, so whole groups are assigned at a time: the
     work depends on how many different lengths there are rather than on how many items.
     """
-    row_of = np.empty(len(lengths), dtype=np.int64)
-    by_length = np.argsort(-lengths, kind="stable")
-    found, counts = np.unique(lengths[by_length], return_counts=True)
-    rows_with_room: list[list[Ints]] = [[] for _ in range(capacity + 1)]
+    row_of = np.empty(len(lengths), dtype=np.int32)
+    counts_of = np.bincount(lengths, minlength=capacity + 1)
+    small = np.uint16 if capacity < 1 << 16 else np.uint32  # NumPy sorts 16-bit numbers by radix
+    by_length = np.argsort((capacity - lengths).astype(small), kind="stable")
+    rows_with_room: list[list[npt.NDArray[np.int32]]] = [[] for _ in range(capacity + 1)]
     roomy = np.zeros(capacity + 1, dtype=bool)
     num_rows = 0
     place = 0
-    for length, count in zip(found[::-1].tolist(), counts[::-1].tolist(), strict=True):
+    for length in range(capacity, 0, -1):
+        count = int(counts_of[length])
         items = by_length[place : place + count]
         place += count
         while len(items):
@@ -109,7 +124,7 @@ def best_fit(lengths: Ints, capacity: int) -> tuple[Ints, int]:
                     rows = rows[:wanted]
                 roomy[room] = bool(rows_with_room[room])
             else:
-                rows = np.arange(num_rows, num_rows + wanted)
+                rows = np.arange(num_rows, num_rows + wanted, dtype=np.int32)
                 num_rows += wanted
             taken = min(len(items), len(rows) * per_row)
             row_of[items[:taken]] = np.repeat(rows, per_row)[:taken]
@@ -149,7 +164,7 @@ class PackedView:
         rows, segment = self._rows[owner], int(self._segments[owner])
         first = int(rows.row_stops[row - 1]) if row else 0
         items = range(first, int(rows.row_stops[row]))
-        return [Extent(segment, int(rows.starts[i]), int(rows.starts[i] + rows.lengths[i] + 1), -1) for i in items]
+        return [Extent(segment, int(rows.starts[i]), int(rows.starts[i]) + int(rows.lengths[i]) + 1, -1) for i in items]
 
     def _gather_segment(
         self,
@@ -166,7 +181,7 @@ class PackedView:
         row_of_item = np.repeat(np.arange(len(local_rows)), num_items)
         number = np.arange(len(row_of_item)) - np.repeat(np.cumsum(num_items) - num_items, num_items)
         items = first[row_of_item] + number
-        lengths, starts = rows.lengths[items], rows.starts[items]
+        lengths, starts = rows.lengths[items].astype(np.int64), rows.starts[items].astype(np.int64)
         before = np.cumsum(lengths) - lengths
         column = before - np.repeat(before[np.cumsum(num_items) - num_items], num_items)
         within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)

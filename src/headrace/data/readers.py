@@ -7,6 +7,7 @@ can only be read front to back.
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import hashlib
 import io
@@ -20,7 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from headrace.data.documents import BOUNDARY_WINDOW_BYTES, Text, find_boundary, parquet_text, split_jsonl, split_text
+from headrace.data.documents import (
+    BOUNDARY_WINDOW_BYTES,
+    Stretch,
+    find_boundary,
+    parquet_documents,
+    split_stretch,
+)
 from headrace.data.parquet import iterate_texts
 from headrace.data.segments import SEGMENT_BYTES, Segment
 from headrace.data.sources import Source, SourceFile
@@ -28,34 +35,37 @@ from headrace.errors import CorpusError
 
 MAX_OPEN_STREAMS = 4
 BOMB_FREE_BYTES = 64 << 20
+# What a document costs in memory beside its text, so that a chunk of tiny rows is bounded too.
+DOCUMENT_OVERHEAD_BYTES = 40
 
 
-@dataclass
+@dataclass(frozen=True)
 class Member:
-    """A file's part of a chunk."""
+    """A file's part of a chunk. Its documents are split off when they are asked for."""
 
     name: str
     digest: str
-    """Hash of the raw bytes."""
-    num_documents: int
+    """Hash of the raw bytes and of the way they are read."""
     is_open: bool
     """Whether its last document goes on in the next chunk."""
+    documents: Callable[[Counter[str]], Iterator[list[bytes]]]
+    """The documents, some at a time; what is noticed on the way is counted."""
 
 
 @dataclass
 class Chunk:
-    """Documents that are tokenised and stored together: at most some 16 MiB of text."""
+    """Text that is tokenised and stored together: some 8 to 16 MiB."""
 
-    documents: list[bytes] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     nbytes: int = 0
-    noticed: Counter[str] = field(default_factory=Counter)
 
-    def add(self, name: str, text: Text, raw_digest: str, nbytes: int) -> None:
-        self.documents += text.documents
-        self.members.append(Member(name, raw_digest, len(text.documents), text.is_open))
+    def add(self, member: Member, nbytes: int) -> None:
+        self.members.append(member)
         self.nbytes += nbytes
-        self.noticed += text.noticed
+
+    @property
+    def is_open(self) -> bool:
+        return self.members[-1].is_open
 
 
 class Reader:
@@ -63,16 +73,18 @@ class Reader:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
-        self._streams: dict[str, _CompressedFile] = {}
+        self._streams: dict[tuple[int, str], _CompressedFile] = {}
         self._lock = threading.Lock()
 
     def chunks(self, segment: Segment) -> Iterator[Chunk]:
-        """The documents of a segment. Its files must still be what they were when the corpus was planned."""
+        """The text of a segment. Its files must still be what they were when the corpus was planned."""
         source = self._sources[segment.source]
         if segment.kind == "files":
-            yield from self._group_chunks(source, segment)
+            yield from _group_chunks(source, segment)
         elif segment.kind == "range":
-            yield _range_chunk(source, segment.files[0], segment.begin, segment.end, segment.is_last)
+            chunk = Chunk()
+            chunk.add(*_read_range(source, segment.files[0], segment.begin, segment.end, segment.is_last))
+            yield chunk
         elif segment.kind == "rows":
             yield from _row_chunks(source, segment)
         else:
@@ -85,40 +97,21 @@ class Reader:
                 stream.close()
             self._streams.clear()
 
-    def _group_chunks(self, source: Source, segment: Segment) -> Iterator[Chunk]:
-        chunk = Chunk()
-        for file in segment.files:
-            if file.compression:
-                with _CompressedFile(source, file) as stream:
-                    for text, raw_digest, nbytes in stream.texts(until=None):
-                        chunk.add(file.name, text, raw_digest, nbytes)
-                        if chunk.nbytes >= SEGMENT_BYTES:
-                            yield chunk
-                            chunk = Chunk()
-            else:
-                whole = _range_chunk(source, file, 0, file.size, True)
-                chunk.documents += whole.documents
-                chunk.members += whole.members
-                chunk.nbytes += whole.nbytes
-                chunk.noticed += whole.noticed
-        if chunk.members:
-            yield chunk
-
     def _stream_chunks(self, source: Source, segment: Segment) -> Iterator[Chunk]:
         """Continue the open stream if it stands where this segment begins; else start over and skip."""
-        file = segment.files[0]
+        name = (segment.source, segment.path)
         with self._lock:
-            stream = self._streams.pop(file.path, None)
+            stream = self._streams.pop(name, None)
         if stream is None or stream.num_chunks > segment.ordinal:
             if stream is not None:
                 stream.close()
-            stream = _CompressedFile(source, file)
+            stream = _CompressedFile(source, segment.files[0])
         try:
-            for _ in stream.texts(until=segment.ordinal):
+            for _ in stream.members(until=segment.ordinal):
                 pass
-            for text, raw_digest, nbytes in stream.texts(until=None if segment.is_last else segment.ordinal + 1):
+            for member, nbytes in stream.members(until=None if segment.is_last else segment.ordinal + 1):
                 chunk = Chunk()
-                chunk.add(file.name, text, raw_digest, nbytes)
+                chunk.add(member, nbytes)
                 yield chunk
         except BaseException:
             stream.close()
@@ -127,21 +120,33 @@ class Reader:
             stream.close()
             return
         with self._lock:
-            self._streams[file.path] = stream
-            for path in list(self._streams)[:-MAX_OPEN_STREAMS]:
-                self._streams.pop(path).close()
+            self._streams[name] = stream
+            for other in list(self._streams)[:-MAX_OPEN_STREAMS]:
+                self._streams.pop(other).close()
 
 
-def _raw_digest(raw: bytes) -> str:
-    return hashlib.blake2b(raw, digest_size=20).hexdigest()
+def _group_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
+    chunk = Chunk()
+    for file in segment.files:
+        if not file.compression:
+            chunk.add(*_read_range(source, file, 0, file.size, True))
+            continue
+        with _CompressedFile(source, file) as stream:
+            for member, nbytes in stream.members(until=None):
+                chunk.add(member, nbytes)
+                if chunk.nbytes >= SEGMENT_BYTES:
+                    yield chunk
+                    chunk = Chunk()
+    if chunk.members:
+        yield chunk
 
 
-def _split(
-    source: Source, file: SourceFile, raw: bytes, offset: int, is_open: bool, first_line: Callable[[], int]
-) -> Text:
-    if file.format == "jsonl":
-        return split_jsonl(source, raw, file.path, offset, first_line)
-    return split_text(source, raw, file.path, offset, is_open)
+def _member(source: Source, file: SourceFile, stretch: Stretch) -> Member:
+    how = f"{source.reading_hash} {stretch.format} {stretch.is_continuation} {stretch.is_open}"
+    content = hashlib.blake2b(how.encode(), digest_size=20)
+    content.update(stretch.raw)
+    split = functools.partial(split_stretch, source, stretch)
+    return Member(file.name, content.hexdigest(), stretch.is_open, split)
 
 
 def _open_planned(file: SourceFile) -> BinaryIO:
@@ -179,18 +184,18 @@ def _check_unchanged(file: SourceFile, handle: BinaryIO) -> None:
         )
 
 
-def _range_chunk(source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> Chunk:
+def _read_range(source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> tuple[Member, int]:
     """Bytes [begin, end) of a text file, both moved on to the next boundary."""
     with _unchanged(file) as handle:
-        start = _boundary_at(source, file, handle, begin)[0] if begin else 0
-        stop, is_hard = (file.size, True) if is_last else _boundary_at(source, file, handle, end)
+        start, starts_document = _boundary_at(source, file, handle, begin) if begin else (0, True)
+        stop, ends_document = (file.size, True) if is_last else _boundary_at(source, file, handle, end)
         raw = os.pread(handle.fileno(), stop - start, start)
         if len(raw) != stop - start:
             raise CorpusError(f"{file.path}: changed while the corpus was being read. Run again when it is complete.")
-        text = _split(source, file, raw, start, not is_hard, lambda: _line_number(handle, start))
-    chunk = Chunk()
-    chunk.add(file.name, text, _raw_digest(raw), len(raw))
-    return chunk
+    stretch = Stretch(
+        raw, file.path, file.format, start, not starts_document, not ends_document, lambda: _line_number(file, start)
+    )
+    return _member(source, file, stretch), len(raw)
 
 
 def _boundary_at(source: Source, file: SourceFile, handle: BinaryIO, nominal: int) -> tuple[int, bool]:
@@ -203,45 +208,54 @@ def _boundary_at(source: Source, file: SourceFile, handle: BinaryIO, nominal: in
         try:
             found = find_boundary(source, file.format == "jsonl", window, context, is_end)
         except CorpusError as problem:
-            raise CorpusError(f"{file.path}:{_line_number(handle, nominal)}: {problem}.") from None
+            raise CorpusError(f"{file.path}:{_line_number(file, nominal)}: {problem}.") from None
         if found is not None:
             return found[0] + nominal - context, found[1]
         reach *= 4
 
 
-def _line_number(handle: BinaryIO, offset: int) -> int:
+def _line_number(file: SourceFile, offset: int) -> int:
     """The number of the line that begins at an offset. Reads all before it: only for error messages."""
     lines, place = 1, 0
-    while place < offset:
-        block = os.pread(handle.fileno(), min(offset - place, 1 << 20), place)
-        if not block:
-            break
-        lines += block.count(b"\n")
-        place += len(block)
+    with _open_planned(file) as handle:
+        while place < offset:
+            block = os.pread(handle.fileno(), min(offset - place, 1 << 20), place)
+            if not block:
+                break
+            lines += block.count(b"\n")
+            place += len(block)
     return lines
 
 
 def _row_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
     file = segment.files[0]
     with _unchanged(file):
-        chunk, state, row = Chunk(), hashlib.blake2b(digest_size=20), 0
-        documents = Text([])
-        nbytes = 0
-        for values in iterate_texts(file.path, source.text_field, segment.begin, segment.end):
-            text = parquet_text(source, values, file.path, row)
-            row += len(values)
-            for document in text.documents:
-                state.update(len(document).to_bytes(8, "little") + document)
-                nbytes += len(document)
-            documents.documents += text.documents
-            documents.noticed += text.noticed
-            if nbytes >= SEGMENT_BYTES:
-                chunk.add(file.name, documents, state.hexdigest(), nbytes)
-                yield chunk
-                chunk, documents, nbytes = Chunk(), Text([]), 0
-        if documents.documents or documents.noticed:
-            chunk.add(file.name, documents, state.hexdigest(), nbytes)
-            yield chunk
+        documents: list[bytes] = []
+        noticed: Counter[str] = Counter()
+        cost = 0
+        for first_row, values in iterate_texts(file.path, source.text_field, segment.begin, segment.end):
+            rows = parquet_documents(source, values, file.path, first_row, noticed)
+            documents += rows
+            cost += sum(map(len, rows)) + DOCUMENT_OVERHEAD_BYTES * len(rows)
+            if cost >= SEGMENT_BYTES:
+                yield _row_chunk(source, file, documents, noticed)
+                documents, noticed, cost = [], Counter(), 0
+        if documents or noticed:
+            yield _row_chunk(source, file, documents, noticed)
+
+
+def _row_chunk(source: Source, file: SourceFile, documents: list[bytes], noticed: Counter[str]) -> Chunk:
+    content = hashlib.blake2b(f"{source.reading_hash} rows".encode(), digest_size=20)
+    for document in documents:
+        content.update(len(document).to_bytes(8, "little") + document)
+
+    def split(counted: Counter[str]) -> Iterator[list[bytes]]:
+        counted.update(noticed)
+        yield documents
+
+    chunk = Chunk()
+    chunk.add(Member(file.name, content.hexdigest(), False, split), sum(map(len, documents)))
+    return chunk
 
 
 class _CompressedFile:
@@ -256,6 +270,7 @@ class _CompressedFile:
         self._pending = b""
         self._position = 0
         self._line = 1
+        self._is_open = False
         self._at_end = False
         self.num_chunks = 0
 
@@ -269,15 +284,24 @@ class _CompressedFile:
         self._stream.close()
         self._raw.close()
 
-    def texts(self, until: int | None) -> Iterator[tuple[Text, str, int]]:
-        """Chunks up to number `until` (None: to the end of the file), each with its raw digest and size."""
+    def members(self, until: int | None) -> Iterator[tuple[Member, int]]:
+        """Chunks up to number `until` (None: to the end of the file), each with its size."""
         while (until is None or self.num_chunks < until) and not (self._at_end and not self._pending):
-            offset, line = self._position, self._line
-            raw, is_hard = self._next_raw()
+            offset, line, is_continuation = self._position, self._line, self._is_open
+            raw, ends_document = self._next_raw()
             if not raw:
                 break
-            text = _split(self._source, self._file, raw, offset, not is_hard, lambda line=line: line)  # type: ignore[misc]
-            yield text, _raw_digest(raw), len(raw)
+            self._is_open = not ends_document
+            stretch = Stretch(
+                raw,
+                self._file.path,
+                self._file.format,
+                offset,
+                is_continuation,
+                self._is_open,
+                functools.partial(int, line),
+            )
+            yield _member(self._source, self._file, stretch), len(raw)
 
     def _next_raw(self) -> tuple[bytes, bool]:
         target = max((self.num_chunks + 1) * SEGMENT_BYTES - self._position, 1)

@@ -14,8 +14,8 @@ import contextlib
 import os
 import threading
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -38,6 +38,10 @@ TokenArray = npt.NDArray[Any]
 MAX_MAPPED = 4096
 
 
+class DamagedShardError(CacheError):
+    """A shard is not what was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
     """One file's part of a shard."""
@@ -45,8 +49,11 @@ class MemberInfo:
     name: str
     digest: str
     num_documents: int
+    """Documents that end in it."""
     num_tokens: int
     is_open: bool
+    """Whether its last document goes on in the next shard."""
+    noticed: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,38 +97,33 @@ class ShardFolder:
         except OSError as problem:
             raise writing_failed(self.path, problem) from None
 
-    def sweep(self) -> None:
-        """Remove the temporary folder if nobody uses it."""
-        with contextlib.suppress(OSError):  # another builder is at work
-            self._temporary.rmdir()
-
-    def find(self, key: str) -> ShardInfo | None:
-        """A sealed shard, if its files are all there in full."""
-        seal = self.path / f"{key}.json"
-        if not seal.exists():
-            return None
+    def find(self, key: str) -> tuple[ShardInfo, Counter[str]] | None:
+        """A sealed shard and what was noticed when it was made, if its files are all there in full."""
         try:
-            info = ShardInfo.from_json(read_checked_json(seal)["shard"])
+            seal = read_checked_json(self.path / f"{key}.json")
+            info = ShardInfo.from_json(seal["shard"])
             sizes = (os.path.getsize(self._tokens(key)), os.path.getsize(self._ends(key)))
         except (CacheError, OSError):
-            return None  # damaged: it will be written again
-        expected = (info.num_tokens * self.dtype.itemsize, info.num_documents * 8)
-        return info if sizes == expected else None
+            return None  # missing or damaged: it will be written again
+        if sizes != (info.num_tokens * self.dtype.itemsize, info.num_documents * 8):
+            return None
+        noticed: Counter[str] = Counter()
+        for member in seal["members"]:
+            noticed.update(MemberInfo(*member).noticed)
+        return info, noticed
 
     def members(self, key: str) -> list[MemberInfo]:
         """The files that a shard was made from."""
         return [MemberInfo(*member) for member in read_checked_json(self.path / f"{key}.json")["members"]]
 
-    def write(self, key: str, parts: Iterable[tuple[TokenArray, npt.NDArray[np.int64]]]) -> ShardWriter:
-        """Write tokens and document ends, part by part, to temporary files. `seal` makes them a shard."""
+    @contextlib.contextmanager
+    def writer(self, key: str) -> Iterator[ShardWriter]:
+        """Write a shard to temporary files; `seal` makes it one, anything else throws it away."""
         writer = ShardWriter(self, key)
         try:
-            for tokens, ends in parts:
-                writer.add(tokens, ends)
-        except BaseException:
+            yield writer
+        finally:
             writer.discard()
-            raise
-        return writer
 
     def tokens(self, info: ShardInfo) -> TokenArray:
         """The tokens of a shard, mapped read-only; checked against their checksums the first time."""
@@ -148,7 +150,9 @@ class ShardFolder:
         """Every damage of a shard, in words."""
         self._checked.discard(info.key)
         problems = []
-        for suffix in (".tokens", ".ends") if info.num_documents else (".tokens",):
+        for suffix, count in ((".tokens", info.num_tokens), (".ends", info.num_documents)):
+            if count == 0:
+                continue
             try:
                 self._map_checked(info, suffix)
             except CacheError as problem:
@@ -168,7 +172,7 @@ class ShardFolder:
             array = _map(path, dtype, count)
             if not is_tokens or info.key not in self._checked:
                 check_blocks(path, array, info.token_checksums if is_tokens else info.end_checksums)
-        except CacheError:
+        except DamagedShardError:
             with contextlib.suppress(OSError):  # a cache that may only be read stays as it is
                 (self.path / f"{info.key}.json").unlink(missing_ok=True)
             raise
@@ -197,36 +201,34 @@ class ShardWriter:
         except OSError as problem:
             raise writing_failed(self._paths[0], problem) from None
         self.num_tokens = 0
-        self.document_stops: list[npt.NDArray[np.int64]] = []
+        self.num_documents = 0
 
     def add(self, tokens: TokenArray, ends: npt.NDArray[np.int64]) -> None:
         """Append tokens; `ends` are offsets within these."""
-        stops = ends + self.num_tokens
         try:
             self._tokens.write(tokens)
-            self._ends.write(stops.astype("<u8"))
+            self._ends.write((ends + self.num_tokens).astype("<u8"))
         except OSError as problem:
             raise writing_failed(self._folder.path / self._key, problem) from None
-        self.document_stops.append(stops)
         self.num_tokens += len(tokens)
+        self.num_documents += len(ends)
 
     def seal(self, members: list[MemberInfo]) -> ShardInfo:
         """fsync, move into place, and write the seal last."""
-        num_documents = sum(map(len, self.document_stops))
         try:
             checksums = (self._tokens.finish(), self._ends.finish())
-            info = ShardInfo(self._key, self.num_tokens, num_documents, *checksums)
             for temporary, suffix in zip(self._paths, (".tokens", ".ends"), strict=True):
                 os.replace(temporary, self._folder.path / f"{self._key}{suffix}")
         except OSError as problem:
-            self.discard()
             raise writing_failed(self._folder.path / self._key, problem) from None
-        rows = [[m.name, m.digest, m.num_documents, m.num_tokens, m.is_open] for m in members]
+        info = ShardInfo(self._key, self.num_tokens, self.num_documents, *checksums)
+        rows = [[m.name, m.digest, m.num_documents, m.num_tokens, m.is_open, m.noticed] for m in members]
         seal = {"shard": info.to_json(), "members": rows}
         write_checked_json(self._folder.path / f"{self._key}.json", seal, self._folder.temporary(self._key, ".json"))
         return info
 
     def discard(self) -> None:
+        """Remove what has not been sealed."""
         self._tokens.close()
         self._ends.close()
         for path in self._paths:
@@ -265,16 +267,20 @@ class _ChecksummedFile:
 
 
 def _map(path: Path, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+    """Map a file read-only. Through pyarrow, because NumPy's and Python's mappings hold a file descriptor each."""
+    import pyarrow as pa
+
     try:
-        size = os.path.getsize(path)
-        if size != count * dtype.itemsize:
-            expected = f"{count * dtype.itemsize:,} bytes expected, {size:,} found"
-            raise CacheError(f"{path}: truncated shard ({expected}). {_REPAIR}")
-        return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(count,)))
+        with pa.memory_map(str(path)) as file:
+            data = file.read_buffer()
     except FileNotFoundError:
-        raise CacheError(f"{path}: missing shard. {_REPAIR}") from None
+        raise DamagedShardError(f"{path}: missing shard. {_REPAIR}") from None
     except OSError as problem:
-        raise CacheError(f"{path}: cannot be read ({problem.strerror}).") from None
+        raise CacheError(f"{path}: cannot be read ({problem.strerror or problem}).") from None
+    if data.size != count * dtype.itemsize:
+        expected = f"{count * dtype.itemsize:,} bytes expected, {data.size:,} found"
+        raise DamagedShardError(f"{path}: truncated shard ({expected}). {_REPAIR}")
+    return np.frombuffer(data, dtype=dtype)
 
 
 _REPAIR = "Run `headrace prepare` again with the same arguments: it rebuilds just what is damaged."
@@ -287,4 +293,6 @@ def check_blocks(path: Path, array: npt.NDArray[Any], checksums: tuple[int, ...]
         if stored != actual:
             first = number * CHECKSUM_BLOCK_BYTES
             last = min(first + CHECKSUM_BLOCK_BYTES, array.nbytes) - 1
-            raise CacheError(f"{path}: damaged between bytes {first:,} and {last:,} (checksum differs). {_REPAIR}")
+            raise DamagedShardError(
+                f"{path}: damaged between bytes {first:,} and {last:,} (checksum differs). {_REPAIR}"
+            )

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -223,11 +223,15 @@ def _expand(path: str) -> Iterator[tuple[str, int]]:
 
 def _walk(folder: str) -> Iterator[str]:
     excluded = _STDLIB_EXCLUDED if folder == sysconfig.get_paths()["stdlib"] else frozenset[str]()
-    for root, folders, names in os.walk(folder):
+    for root, folders, names in os.walk(folder, onerror=_refuse_folder):
         folders[:] = sorted(name for name in folders if not _hidden(name) and not _is_excluded(name, excluded))
         for name in sorted(names):
             if not _hidden(name) and _readable(name):
                 yield os.path.join(root, name)
+
+
+def _refuse_folder(problem: OSError) -> NoReturn:
+    raise CorpusError(f"{problem.filename}: cannot be read ({problem.strerror}).")
 
 
 def _is_excluded(folder: str, excluded: frozenset[str]) -> bool:

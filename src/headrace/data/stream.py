@@ -75,6 +75,7 @@ class Packing(Protocol):
     """How tokens become rows."""
 
     sequence_length: int
+    largest_block_bytes: int
 
     def measure(self, stream: Stream, segment: int) -> int:
         """How many positions a segment takes."""
@@ -234,7 +235,13 @@ class Stream:
         epoch = self._epochs.get(number)
         if epoch is None:
             blocks = epoch_blocks(
-                self.cache.segments, self.segments, self._seed, number, self._shuffle, self._first_block_bytes
+                self.cache.segments,
+                self.segments,
+                self._seed,
+                number,
+                self._shuffle,
+                self._first_block_bytes,
+                self.packing.largest_block_bytes,
             )
             epoch = self._epochs[number] = _Epoch(self, blocks)
             for old in list(self._epochs)[1:-2]:  # the first is always needed for its size

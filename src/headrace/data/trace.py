@@ -96,8 +96,8 @@ class _SegmentDocuments:
         for place, member in enumerate(members):
             # Equal text shares a shard, so outside groups the shard does not know whose text it is.
             file = root + member.name if segment.kind == "files" else segment.path
-            # A document that goes on in the next chunk is counted there.
-            count = member.num_documents - (member.is_open and place < len(members) - 1)
+            # Documents are counted where they end; what goes on beyond the segment is named here too.
+            count = member.num_documents + (member.is_open and place == len(members) - 1)
             if self._files and self._files[-1] == file:
                 counts[-1] += count
             else:

@@ -18,6 +18,8 @@ class WindowPacking:
     Every token is an input once a pass. What is left at the end of a block or a pass is carried into the next.
     """
 
+    largest_block_bytes = 256 << 20
+
     def __init__(self, sequence_length: int) -> None:
         self.sequence_length = sequence_length
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -15,11 +14,8 @@ def describe(
     cache: Cache, sequence_length: int = 256, packing: Literal["stream", "document"] = "stream"
 ) -> dict[str, Any]:
     """Counts, sizes, sources, and chunking statistics at a sequence length."""
-    stored = sum(
-        os.path.getsize(cache.shards.path / f"{key}{suffix}")
-        for key in cache.unique_shards()
-        for suffix in (".tokens", ".ends", ".json")
-    )
+    size = cache.tokenizer.dtype.itemsize
+    stored = sum(shard.num_tokens * size + shard.num_documents * 8 for shard in cache.unique_shards().values())
     sources = []
     for number, source in enumerate(cache.sources):
         mine = [index for index, segment in enumerate(cache.segments) if segment.source == number]
