@@ -7,5 +7,15 @@ from headrace.data.sources import Source, standard_library
 from headrace.errors import HeadraceError
 from headrace.recipes.prepare import prepare
 
-__all__ = ["Batch", "Cache", "HeadraceError", "Loader", "Source", "prepare", "standard_library"]
+
+def __getattr__(name: str) -> object:
+    """`train` and `Run` bring torch with them: loaded when first used, so that the data engine starts at once."""
+    if name in ("Run", "train"):
+        from headrace.recipes import pretrain
+
+        return getattr(pretrain, name)
+    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+
+
+__all__ = ["Batch", "Cache", "HeadraceError", "Loader", "Run", "Source", "prepare", "standard_library", "train"]
 __version__ = "0.1.0"

@@ -30,3 +30,11 @@ class CacheError(HeadraceError):
 
 class StateError(HeadraceError):
     """A saved loader state does not belong to this stream."""
+
+
+class CheckpointError(HeadraceError):
+    """A checkpoint is damaged, missing, of another model, or cannot be written."""
+
+
+class TrainingError(HeadraceError):
+    """Training cannot go on: the loss stays not a number, or the run directory is in use."""

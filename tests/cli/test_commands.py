@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.cli.main import parse_bytes
+from headrace.data.sizes import parse_bytes
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]

@@ -188,6 +188,31 @@ def show_rows(step: int, rows: list[dict[str, Any]]) -> None:
             out.print(f"           [dim]{escape(repr(text))}[/]")
 
 
+def show_run(run: dict[str, Any]) -> None:
+    """The end of a run: what was learned, where the time went, and what to try next."""
+    out.print(f"[bold]{escape(run['run'])}[/]: {run['steps']:,} steps, {human_count(run['tokens'])} tokens")
+    first, last = run["first_loss"], run["train_loss"]
+    if first is not None:
+        out.print(f"  training loss {first:.4f} → {last:.4f}")
+    if run["validation_loss"] is not None:
+        bits = run["validation_bits_per_byte"]
+        out.print(f"  validation loss {run['validation_loss']:.4f} ({bits:.3f} bits per byte)")
+    if run["skipped_steps"]:
+        out.print(f"  [yellow]{run['skipped_steps']} update(s) skipped: not finite[/]")
+    total = sum(run["seconds"].values()) or 1.0
+    shares = ", ".join(f"{stage} {100 * seconds / total:.1f}%" for stage, seconds in run["seconds"].items())
+    out.print(f"  time {human_time(run['train_seconds'])}: {shares}")
+    peak = "unknown" if run["percent_of_peak"] is None else f"{run['percent_of_peak']:.0f}%"
+    out.print(
+        f"  {run['tokens_per_second']:,.0f} tokens/s over all, {peak} of this machine's measured peak while training,"
+        f" {run['cpu_cores']:.1f} cores, {human_bytes(run['peak_memory_bytes'])} at most"
+    )
+    for name, key in (("before", "first_sample"), ("after", "last_sample")):
+        if run[key]:
+            out.print(f"  [dim]{name}:[/] {escape(repr(run[key][:300]))}")
+    out.print(f'  next: headrace generate {escape(run["run"])} --prompt "..."')
+
+
 def human_bytes(count: float) -> str:
     """
     >>> human_bytes(1536), human_bytes(12)

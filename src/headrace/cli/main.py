@@ -12,9 +12,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from headrace import __version__
-from headrace.cli import display
+from headrace.cli import display, training
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
+from headrace.data.sizes import parse_bytes
 from headrace.data.sources import Source, as_sources, standard_library
 from headrace.data.tokenizers import SPEC_HELP
 from headrace.errors import HeadraceError, UsageError
@@ -141,21 +142,9 @@ def inspect(
         raise typer.Exit(1)
 
 
-def parse_bytes(option: str, text: str) -> int:
-    """A size such as 256MiB, 850MB or 1.5G.
-
-    >>> parse_bytes("--memory-budget", "256MiB")
-    268435456
-    """
-    units = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-    units |= {f"{unit}ib": size for unit, size in units.items() if unit in "kmgt" and unit}
-    units |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = text.strip()[len(number) :].strip().lower()
-    try:
-        return int(float(number) * units[unit])
-    except (ValueError, KeyError):
-        raise UsageError(f"{option} {text!r}: not a size; write it like 256MiB, 850MB or 2GiB") from None
+app.command()(training.train)
+app.command()(training.generate)
+app.command()(training.config)
 
 
 def _parse_weights(text: str) -> list[float] | None:

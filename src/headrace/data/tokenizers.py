@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import urllib.parse
@@ -62,6 +63,18 @@ class Tokenizer:
     def decode(self, ids: npt.NDArray[Any] | list[int]) -> str:
         """Text of some ids, end-of-text included."""
         return str(self._backend.decode([int(i) for i in ids], skip_special_tokens=False))
+
+    def byte_lengths(self) -> npt.NDArray[np.int64]:
+        """How many bytes of text each id stands for; special tokens stand for none."""
+        lengths = np.zeros(self.vocab_size, dtype=np.int64)
+        data = json.loads(self.json)
+        is_byte_level = (data.get("decoder") or {}).get("type") == "ByteLevel"
+        for token, index in self._backend.get_vocab(with_added_tokens=False).items():
+            # Byte-level vocabularies spell every byte as one character.
+            lengths[index] = len(token) if is_byte_level else len(token.encode())
+        for added in data["added_tokens"]:
+            lengths[added["id"]] = 0 if added["special"] else len(added["content"].encode())
+        return lengths
 
     @cached_property
     def _encoder(self) -> Encoder:

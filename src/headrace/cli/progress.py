@@ -1,0 +1,123 @@
+"""The live display of training: one screen in a terminal, greppable lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.display import err, human_bytes, human_count, human_time
+from headrace.recipes.pretrain import Pretraining
+from headrace.training.loop import StepInfo
+
+LINE_SECONDS = 5.0
+CURVE = "▁▂▃▄▅▆▇█"
+
+
+def data_wait_grade(percent: float) -> str:
+    """
+    >>> [data_wait_grade(p) for p in (0.1, 3, 10, 40)]
+    ['excellent', 'good', 'fair', 'poor: the loader is the bottleneck']
+    """
+    if percent < 1:
+        return "excellent"
+    return "good" if percent < 5 else "fair" if percent < 20 else "poor: the loader is the bottleneck"
+
+
+def curve(values: list[float], width: int = 40) -> str:
+    """A small picture of a series.
+
+    >>> curve([3.0, 2.0, 1.0])
+    '█▄▁'
+    """
+    if not values:
+        return ""
+    step = max(1, len(values) // width)
+    means = [sum(values[i : i + step]) / len(values[i : i + step]) for i in range(0, len(values), step)]
+    low, high = min(means), max(means)
+    span = (high - low) or 1.0
+    return "".join(CURVE[round((value - low) / span * (len(CURVE) - 1))] for value in means)
+
+
+class TrainingDisplay:
+    """Follows the steps of a run."""
+
+    def __init__(self, pretraining: Pretraining) -> None:
+        self._pretraining = pretraining
+        self._losses: deque[float] = deque(maxlen=4000)
+        self._shown_s = 0.0
+        self._sample = ""
+        self._validation = ""
+        self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
+
+    def __enter__(self) -> TrainingDisplay:
+        config = self._pretraining.config
+        counts = self._pretraining.counts
+        err.print(
+            f"{config.model.arch}: {human_count(counts.num_parameters)} parameters, micro-batch"
+            f" {config.training.micro_batch_size} of {config.training.batch_size}, {config.training.precision},"
+            f" {config.training.threads} threads, peak {self._pretraining.peak_flops / 1e9:.0f} GFLOP/s;"
+            f" {escape(str(self._pretraining.folder))}"
+        )
+        if self._live is not None:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        if self._live is not None:
+            self._live.__exit__(*problem)
+
+    def update(self, info: StepInfo) -> None:
+        self._losses.append(info.loss)
+        if info.evaluation is not None:
+            self._validation = f"{info.evaluation.loss:.4f} ({info.evaluation.bits_per_byte:.3f} bits/byte)"
+        self._sample = info.sample or self._sample
+        now = time.monotonic()
+        if self._live is not None:
+            if now - self._shown_s > 0.2 or info.is_last:
+                self._shown_s = now
+                self._live.update(self._screen(info), refresh=True)
+        elif now - self._shown_s > LINE_SECONDS or info.evaluation is not None or info.is_last:
+            self._shown_s = now
+            err.print(self._line(info), markup=False)
+
+    def _facts(self, info: StepInfo) -> dict[str, str]:
+        run = self._pretraining.run
+        left = info.elapsed_s * (1 - info.progress) / max(info.progress, 1e-9)
+        peak = "unknown" if run.percent_of_peak is None else f"{run.percent_of_peak:.0f}%"
+        wait = run.data_wait_percent
+        return {
+            "step": f"{info.step:,}",
+            "loss": f"{info.loss:.4f}",
+            "validation": self._validation or "not yet",
+            "learning_rate": f"{info.learning_rate:.2e}",
+            "tokens/s": f"{run.tokens_per_second:,.0f}",
+            "of_peak": peak,
+            "data_wait": f"{wait:.2f}% ({data_wait_grade(wait)})",
+            "left": human_time(left),
+        }
+
+    def _line(self, info: StepInfo) -> str:
+        skipped = " SKIPPED (not finite)" if info.is_skipped else ""
+        return " ".join(f"{name}={value}" for name, value in self._facts(info).items()) + skipped
+
+    def _screen(self, info: StepInfo) -> Group:
+        from headrace.machine.facts import memory_bytes
+
+        table = Table.grid(padding=(0, 2))
+        for name, value in self._facts(info).items():
+            extra = curve(list(self._losses)) if name == "loss" else ""
+            table.add_row(Text(name.replace("_", " "), style="dim"), value, Text(extra, style="cyan"))
+        table.add_row(Text("memory", style="dim"), human_bytes(memory_bytes()), "")
+        parts: list[Any] = [ProgressBar(total=1.0, completed=info.progress), table]
+        if self._sample:
+            parts.append(Panel(Text(self._sample[:600]), title="newest sample", border_style="dim"))
+        return Group(*parts)

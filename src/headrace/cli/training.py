@@ -1,0 +1,150 @@
+"""`headrace train`, `generate` and `config`: arguments in, recipes run, results shown."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from headrace.cli import display
+from headrace.cli.progress import TrainingDisplay
+from headrace.errors import UsageError
+from headrace.generation.generate import Sampling
+from headrace.recipes.config import Config, Layers, all_keys, parse_override, read_config_file
+from headrace.recipes.generate import read_run_config, stream_text
+from headrace.recipes.presets import PRESETS
+from headrace.recipes.pretrain import Pretraining
+
+EXIT_STOPPED = 3
+CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CONFIG | CORPUS...] [KEY=VALUE...]", help="A config file, or text; then overrides."),
+]
+Preset = Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+
+
+def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | None) -> Layers:
+    """Default < preset < file < key=value."""
+    layers = Layers()
+    files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
+    overrides = [a for a in arguments if "=" in a and not Path(a).exists()]
+    corpus = [a for a in arguments if a not in files and a not in overrides]
+    if resume is not None:
+        saved = read_run_config(resume)
+        layers.add({section: dict(values) for section, values in saved.items()}, f"{resume}/config.json")
+        layers.add({"run.out": str(resume.resolve()), "run.resume": True}, "--resume")
+    elif preset or not files:
+        name = preset or "demo"
+        if name not in PRESETS:
+            raise UsageError(f"--preset {name}: no such preset. Presets: {', '.join(PRESETS)}")
+        layers.add(PRESETS[name](), f"preset {name}")
+        if corpus and not preset:
+            layers.add({"training.prompt": ""}, "a corpus of your own")
+    for file in files:
+        layers.add(read_config_file(Path(file)), file)
+    if corpus:
+        layers.add({"data.sources": corpus}, "the command line")
+    if out is not None:
+        layers.add({"run.out": str(out)}, "--out")
+    for text in overrides:
+        key, value = parse_override(text)
+        layers.add({key: value}, text)
+    return layers
+
+
+def train(
+    arguments: Arguments = None,
+    preset: Preset = "",
+    out: Annotated[Path | None, typer.Option(help="The run directory. Default: runs/ and the time.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue this run exactly where it was.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model. With nothing given, learns the Python standard library on this disk for two minutes."""
+    config = gather(arguments or [], preset, out, resume).build()
+    stop = _StopRequest()
+    with Pretraining(config, stop.is_set) as pretraining:
+        with TrainingDisplay(pretraining) as shown:
+            for info in pretraining.steps():
+                shown.update(info)
+        run = pretraining.run
+        display.show_run(run.as_json())
+        if as_json:
+            typer.echo(json.dumps(run.as_json()))
+        if run.was_stopped:
+            display.err.print(f"stopped and saved. Go on with: headrace train --resume {run.folder}")
+            raise typer.Exit(EXIT_STOPPED)
+
+
+class _StopRequest:
+    """SIGINT and SIGTERM ask the loop to finish its step and save; a second SIGINT ends the process at once."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        signal.signal(signal.SIGINT, self._set)
+        signal.signal(signal.SIGTERM, self._set)
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def _set(self, _signal: int, _frame: FrameType | None) -> None:
+        self._is_set = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def generate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory or a checkpoint.")],
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "",
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token each time.")] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Only among the k likeliest; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Only among the likeliest up to this probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
+    num_samples: Annotated[int, typer.Option(min=1, help="How many texts, made together.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Write text with a trained model."""
+    sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, num_samples)
+    texts = [prompt] * num_samples
+    streams = num_samples == 1 and not as_json
+    if streams:
+        sys.stdout.write(prompt)
+    for pieces in stream_text(run, prompt, sampling):
+        texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+        if streams:
+            sys.stdout.write(pieces[0])
+            sys.stdout.flush()
+    if streams:
+        sys.stdout.write("\n")
+    elif as_json:
+        typer.echo(json.dumps({"run": str(run), "prompt": prompt, "samples": texts}))
+    else:
+        typer.echo("\n---\n".join(texts))
+
+
+def config(
+    arguments: Arguments = None,
+    preset: Preset = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show the resolved configuration, and where each value came from."""
+    layers = gather(arguments or [], preset, None, None)
+    resolved = layers.build()
+    values = _values(resolved)
+    for key in all_keys():
+        display.out.print(f"{key} = {json.dumps(values[key])}", markup=False, end="")
+        display.out.print(f"  [dim]{escape(layers.origins.get(key, 'default'))}[/]")
+    if as_json:
+        typer.echo(json.dumps({"config": resolved.model_dump(), "origins": layers.origins}))
+
+
+def _values(resolved: Config) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, keys in resolved.model_dump().items() for key, value in keys.items()}

@@ -1,0 +1,1 @@
+"""Sampling, and decoding with a key-value cache."""

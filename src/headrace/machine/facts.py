@@ -1,0 +1,55 @@
+"""What this machine is, and what this process has used of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+import psutil
+import torch
+
+PACKAGES = ("headrace", "torch", "numpy", "gigatoken", "tokenizers", "safetensors", "pyarrow")
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for the run directory."""
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": _processor_name(),
+        "cores": psutil.cpu_count(logical=False) or os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "threads": torch.get_num_threads(),
+        "versions": {name: metadata.version(name) for name in PACKAGES},
+    }
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has had resident at once."""
+    try:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return int(peak) if sys.platform == "darwin" else int(peak) * 1024
+    except ImportError:
+        return int(psutil.Process().memory_info().peak_wset)
+
+
+def memory_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _processor_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"

@@ -1,0 +1,1 @@
+"""Shapes of networks, their counts, and the networks themselves."""

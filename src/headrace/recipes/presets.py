@@ -1,0 +1,82 @@
+"""Named starting points. Each returns the values that it sets; files and overrides go on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Values = dict[str, dict[str, Any]]
+
+
+def demo() -> Values:
+    """About two minutes on two cores: learns the Python standard library on this disk."""
+    return {
+        "model": {"d_model": 256, "num_heads": 4, "num_layers": 4, "vocab_size": 4096},
+        "training": {"max_length": 128, "batch_size": 16, "max_minutes": 2.0, "prompt": "def "},
+    }
+
+
+def shakespeare_char() -> Values:
+    """Characters of one small text, on a CPU."""
+    return {
+        "model": {"d_model": 128, "num_heads": 4, "num_layers": 4},
+        "training": {"max_length": 64, "batch_size": 12, "max_steps": 2000, "evaluation_tokens": 0, "prompt": "ROMEO:"},
+        "data": {"tokenizer": "char", "validation_fraction": 0.1},
+    }
+
+
+def prototype() -> Values:
+    """Small and quick."""
+    return _plain(256, 2, 10_000, 64, 32)
+
+
+def quality() -> Values:
+    """A balance."""
+    return _plain(384, 4, 16_000, 128, 32)
+
+
+def production() -> Values:
+    """Larger."""
+    return _plain(512, 6, 32_000, 128, 64)
+
+
+def wiki() -> Values:
+    """What the field's CPU write-ups train on encyclopaedias."""
+    values = _plain(512, 6, 16_000, 256, 16)
+    values["model"] |= {"num_heads": 8, "d_ff": 2048}
+    return values
+
+
+def development() -> Values:
+    """Half the width of wiki, for trying things out."""
+    values = _plain(256, 3, 16_000, 128, 32)
+    values["model"] |= {"num_heads": 4, "d_ff": 1024}
+    return values
+
+
+def gpt2_small() -> Values:
+    """GPT-2's smallest: 124 M parameters."""
+    return {
+        "model": {"arch": "gpt2", "d_model": 768, "num_heads": 12, "num_layers": 12, "vocab_size": 50_304},
+        "training": {"max_length": 1024, "batch_size": 32, "learning_rate": 0.001},
+        "data": {"tokenizer": "bpe:50257"},
+    }
+
+
+def _plain(d_model: int, num_layers: int, vocab_size: int, max_length: int, batch_size: int) -> Values:
+    return {
+        "model": {"d_model": d_model, "num_layers": num_layers, "vocab_size": vocab_size},
+        "training": {"max_length": max_length, "batch_size": batch_size},
+    }
+
+
+PRESETS: dict[str, Callable[[], Values]] = {
+    "demo": demo,
+    "shakespeare-char": shakespeare_char,
+    "prototype": prototype,
+    "quality": quality,
+    "production": production,
+    "wiki": wiki,
+    "development": development,
+    "gpt2-small": gpt2_small,
+}

@@ -1,0 +1,1 @@
+"""Loop, step, optimizer, schedule, checkpoint, evaluation."""

@@ -1,0 +1,66 @@
+"""How a network is trained."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TrainingConfig(BaseModel):
+    """Everything about the training itself. Zero or `auto` means: chosen, and written into the resolved config."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    learning_rate: float = Field(default=0.003, gt=0)
+    """Peak learning rate."""
+    batch_size: int = Field(default=16, ge=1)
+    """Sequences per update, over all processes."""
+    micro_batch_size: int = Field(default=0, ge=0)
+    """Sequences per forward pass; 0: chosen by a short measurement."""
+    max_length: int = Field(default=256, ge=1)
+    """Tokens per sequence."""
+    num_epochs: float = Field(default=0, ge=0)
+    """Passes over the training part; 0: no limit. Of the three limits, the first that is reached ends the run."""
+    max_steps: int = Field(default=0, ge=0)
+    """Updates; 0: no limit."""
+    max_minutes: float = Field(default=0, ge=0)
+    """Minutes of training; 0: no limit."""
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """muon: orthogonalised momentum for matrices, AdamW for the rest. adamw: AdamW for all."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Decoupled weight decay of matrices."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's decay of the gradient average."""
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    """AdamW's decay of the squared gradient average."""
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Muon's momentum."""
+    schedule: Literal["cosine", "linear", "wsd"] = "wsd"
+    """After the warm-up: cosine or linear decay, or stable and then linear decay (warm-up, stable, decay)."""
+    warmup: float = Field(default=0.02, ge=0, lt=1)
+    """Share of the run in which the learning rate rises."""
+    decay: float = Field(default=0.5, gt=0, le=1)
+    """wsd: share of the run in which the learning rate falls."""
+    final_learning_rate: float = Field(default=0.02, ge=0, le=1)
+    """Learning rate at the end, as a share of the peak."""
+    gradient_clip: float = Field(default=1.0, ge=0)
+    """Largest norm of the gradient; 0: no limit."""
+    gradient_checkpointing: bool = False
+    """Compute activations twice instead of keeping them: less memory, a third more time."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: bfloat16 autocast where a measurement on this machine shows that it is faster, else float32."""
+    threads: int = Field(default=0, ge=0)
+    """Threads of the computation; 0: one per core."""
+    memory_budget: str = ""
+    """Memory of the whole process, such as 850MB; kept by choosing micro-batch and checkpointing."""
+    evaluate_every: int = Field(default=0, ge=0)
+    """Steps between evaluations; 0: ten of them in a run."""
+    evaluation_tokens: int = Field(default=50_000, ge=0)
+    """Tokens of the validation part to evaluate on, the same every time; 0: all of it."""
+    save_every: int = Field(default=0, ge=0)
+    """Steps between checkpoints; 0: at every evaluation."""
+    prompt: str = ""
+    """What samples begin with."""
+    seed: int = 0
+    """Seed of weights, order and samples."""

@@ -1,0 +1,169 @@
+"""The loop, as a generator of steps: tests, benchmarks and the command line all run this one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.data.loader import Loader
+from headrace.errors import TrainingError
+from headrace.training.config import TrainingConfig
+from headrace.training.evaluate import Evaluation
+from headrace.training.schedule import Limits, learning_rate_factor
+from headrace.training.step import TrainStep
+
+MAX_BAD_STEPS = 5
+STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
+
+
+@dataclass
+class StepInfo:
+    """Everything about one update; hooks take one of these."""
+
+    step: int
+    """Updates done so far."""
+    tokens: int
+    """Tokens trained on so far."""
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    is_skipped: bool
+    """The loss or the gradient was not finite, and the weights were left alone."""
+    elapsed_s: float
+    """Training time so far, over all sessions of the run."""
+    step_s: float
+    progress: float
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time of this step went."""
+    evaluation: Evaluation | None = None
+    sample: str | None = None
+    is_last: bool = False
+
+
+@dataclass
+class Position:
+    """Where a run stands; saved with every checkpoint."""
+
+    step: int = 0
+    tokens: int = 0
+    elapsed_s: float = 0.0
+    bad_steps: int = 0
+    """Updates skipped in all."""
+    best_loss: float | None = None
+
+
+class Loop:
+    """Wires the loader, the step, evaluation and saving. What they are is the recipe's business."""
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        limits: Limits,
+        loader: Loader,
+        train_step: TrainStep,
+        position: Position,
+        evaluate: Callable[[], tuple[Evaluation | None, str]],
+        save: Callable[[bool], None],
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._config = config
+        self._limits = limits
+        self._loader = loader
+        self._train_step = train_step
+        self.position = position
+        self._evaluate = evaluate
+        self._save = save
+        self._should_stop = should_stop
+        self.was_stopped = False
+
+    def steps(self) -> Iterator[StepInfo]:
+        """Train until a limit is reached or somebody asks to stop; evaluate and save on the way and at the end."""
+        position = self.position
+        resumed_s = position.elapsed_s
+        began = time.perf_counter()
+        consecutive_bad = 0
+        while not self._limits.is_over(position.step, position.elapsed_s):
+            step_began = time.perf_counter()
+            progress = self._limits.progress(position.step, position.elapsed_s)
+            # The first update of a warm-up must not be nothing.
+            factor = learning_rate_factor(self._config, max(progress, self._limits.progress(1, 0.0)))
+            batch = next(self._loader)
+            waited = time.perf_counter() - step_began
+            result = self._train_step(batch, factor)
+            position.step += 1
+            position.tokens += batch.num_tokens
+            consecutive_bad = 0 if result.is_finite else consecutive_bad + 1
+            position.bad_steps += not result.is_finite
+            if consecutive_bad >= MAX_BAD_STEPS:
+                raise TrainingError(
+                    f"the loss or its gradient was not finite in {consecutive_bad} updates in a row (step"
+                    f" {position.step}). The last checkpoint is intact. Lower training.learning_rate, or look at the"
+                    " data with `headrace inspect CACHE --step N`."
+                )
+            position.elapsed_s = resumed_s + time.perf_counter() - began
+            self.was_stopped = self._should_stop()
+            is_last = self.was_stopped or self._limits.is_over(position.step, position.elapsed_s)
+            info = StepInfo(
+                step=position.step,
+                tokens=position.tokens,
+                loss=result.loss,
+                learning_rate=self._config.learning_rate * factor,
+                gradient_norm=result.gradient_norm,
+                is_skipped=not result.is_finite,
+                elapsed_s=position.elapsed_s,
+                step_s=0.0,
+                progress=self._limits.progress(position.step, position.elapsed_s),
+                seconds={"data wait": waited, **result.seconds},
+                is_last=is_last,
+            )
+            self._between_steps(info)
+            info.step_s = time.perf_counter() - step_began
+            position.elapsed_s = info.elapsed_s = resumed_s + time.perf_counter() - began
+            yield info
+            if info.is_last:
+                return
+
+    def _between_steps(self, info: StepInfo) -> None:
+        """Evaluate and save when it is time."""
+        config = self._config
+        began = time.perf_counter()
+        is_best = False
+        is_evaluated = info.step % config.evaluate_every == 0 or (info.is_last and not self.was_stopped)
+        if is_evaluated:
+            info.evaluation, info.sample = self._evaluate()
+            loss = info.evaluation.loss if info.evaluation else None
+            if loss is not None and (self.position.best_loss is None or loss < self.position.best_loss):
+                self.position.best_loss, is_best = loss, True
+        evaluated = time.perf_counter()
+        if (
+            info.is_last
+            or info.step % config.save_every == 0
+            or (is_best and config.save_every == config.evaluate_every)
+        ):
+            self._save(is_best)
+        info.seconds["evaluation"] = evaluated - began
+        info.seconds["checkpointing"] = time.perf_counter() - evaluated
+
+
+def as_metrics(info: StepInfo, extra: dict[str, Any]) -> dict[str, Any]:
+    """A line of metrics.jsonl."""
+    line: dict[str, Any] = {
+        "step": info.step,
+        "tokens": info.tokens,
+        "loss": info.loss,
+        "learning_rate": info.learning_rate,
+        "gradient_norm": info.gradient_norm,
+        "elapsed_s": round(info.elapsed_s, 6),
+        "step_s": round(info.step_s, 6),
+        "seconds": {stage: round(seconds, 6) for stage, seconds in info.seconds.items()},
+        **extra,
+    }
+    if info.is_skipped:
+        line["skipped"] = True
+    if info.evaluation is not None:
+        line["validation_loss"] = info.evaluation.loss
+        line["validation_bits_per_byte"] = info.evaluation.bits_per_byte
+        line["validation_perplexity"] = info.evaluation.perplexity
+    return line

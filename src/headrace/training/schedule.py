@@ -1,0 +1,42 @@
+"""The learning rate over a run, whichever limit ends it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headrace.training.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a run ends: after so many steps or seconds, whichever comes first; None is no limit."""
+
+    steps: int | None
+    seconds: float | None
+
+    def progress(self, step: int, elapsed_s: float) -> float:
+        """How much of the run is over, by the limit that will end it."""
+        by_steps = step / self.steps if self.steps else 0.0
+        by_time = elapsed_s / self.seconds if self.seconds else 0.0
+        return min(1.0, max(by_steps, by_time))
+
+    def is_over(self, step: int, elapsed_s: float) -> bool:
+        return self.progress(step, elapsed_s) >= 1.0
+
+
+def learning_rate_factor(config: TrainingConfig, progress: float) -> float:
+    """The learning rate at a point of the run, as a share of the peak.
+
+    >>> config = TrainingConfig(schedule="linear", warmup=0.1, final_learning_rate=0.0)
+    >>> [round(learning_rate_factor(config, p), 2) for p in (0.0, 0.05, 0.1, 0.55, 1.0)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    if progress < config.warmup:
+        return progress / config.warmup
+    start = config.warmup if config.schedule != "wsd" else max(config.warmup, 1 - config.decay)
+    if progress <= start:
+        return 1.0
+    through = min(1.0, (progress - start) / (1 - start))
+    falling = 0.5 * (1 + math.cos(math.pi * through)) if config.schedule == "cosine" else 1 - through
+    return config.final_learning_rate + (1 - config.final_learning_rate) * falling

@@ -1,0 +1,138 @@
+"""Networks against their oracles: transformers for logits, PyTorch for the loss, themselves for cache and documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from headrace.data.tokenizers import load_tokenizer
+from headrace.generation.generate import Sampling, generate
+from headrace.models.config import ModelConfig
+from headrace.models.counts import count
+from headrace.models.loss import head_loss
+from headrace.models.network import KeyValueCache, build, document_positions
+from headrace.training.checkpoint import Checkpoints
+from headrace.training.config import TrainingConfig
+from headrace.training.optimizer import Optimizer
+from tests.conftest import make_text
+
+SHAPES: list[dict[str, Any]] = [
+    {"arch": "gpt2"},
+    {"arch": "gpt2", "bias": False},
+    {"arch": "gpt2", "tie_embeddings": False},
+    {"arch": "qwen3"},
+    {"arch": "qwen3", "tie_embeddings": False, "d_ff": 96, "num_heads": 2},
+]
+
+
+def config(**changes: Any) -> ModelConfig:
+    return ModelConfig(**{"d_model": 64, "num_heads": 4, "num_layers": 2, "vocab_size": 400, "context": 32, **changes})
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.filterwarnings("ignore")  # transformers' own deprecations
+def test_transformers_gives_the_same_logits_and_ids(tmp_path: Path, shape: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    text = make_text(20_000)
+    tokenizer = load_tokenizer("bpe:400", lambda: iter([text.encode()]))
+    network = build(config(**shape), seed=3)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    folder = Checkpoints(tmp_path).save(1, network, Optimizer(network, TrainingConfig()), tokenizer, {}, True)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokens = torch.randint(400, (3, 32), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        difference = (theirs(tokens).logits - network.logits(network(tokens))).abs().max()
+    assert difference < 1e-4
+    assert theirs.num_parameters() - count(config(**shape), 32).num_parameters == missing_biases(shape)
+    ids = transformers.AutoTokenizer.from_pretrained(folder)(text[:500])["input_ids"]
+    assert ids == tokenizer.encode(text[:500]).tolist()
+
+
+def missing_biases(shape: dict[str, Any]) -> int:
+    return 0 if shape.get("bias", True) else 2 * (4 * 64 + 256 + 64) + 5 * 64
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_counts_are_those_of_the_network(shape: dict[str, Any]) -> None:
+    network = build(config(**shape))
+    assert count(config(**shape), 32).num_parameters == sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_head_loss_is_cross_entropy(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.models.loss.CHUNK_BYTES", 4 * 50 * 16)  # 16 rows a chunk
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(45, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+    targets = torch.randint(50, (45,))
+    mask = torch.rand(45) < 0.6 if masked else None
+    loss = head_loss(hidden, weight, targets, mask, 1 / 45)
+    loss.backward()
+    ours = (hidden.grad, weight.grad)
+    hidden.grad = weight.grad = None
+    losses = cross_entropy(hidden @ weight.T, targets, reduction="none")
+    expected = (losses if mask is None else losses * mask).sum() / 45
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(ours, (hidden.grad, weight.grad))
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
+def test_packed_documents_do_not_see_each_other(arch: str) -> None:
+    network = build(config(arch=arch), seed=1)
+    tokens = torch.randint(400, (1, 20))
+    documents = torch.tensor([[1] * 7 + [2] * 10 + [0] * 3])
+    with torch.no_grad():
+        packed = network(tokens, documents)
+        torch.testing.assert_close(packed[:, :7], network(tokens[:, :7]), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(packed[:, 7:17], network(tokens[:, 7:17]), atol=1e-5, rtol=1e-4)
+    assert document_positions(documents).tolist() == [[*range(7), *range(10), *range(3)]]
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
+def test_decoding_with_a_cache_is_the_same(arch: str) -> None:
+    network = build(config(arch=arch), seed=1)
+    tokens = torch.randint(400, (2, 20))
+    with torch.no_grad():
+        whole = network(tokens)
+        cache = KeyValueCache(2)
+        parts = [network(tokens[:, :7], cache=cache), network(tokens[:, 7:12], cache=cache)]
+        parts += [network(tokens[:, i : i + 1], cache=cache) for i in range(12, 20)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-4)
+
+
+def test_gradient_checkpointing_changes_nothing() -> None:
+    grads = []
+    for is_on in (False, True):
+        network = build(config(), seed=1)
+        network.checkpoint_blocks = is_on
+        network(torch.arange(32)[None]).square().sum().backward()
+        grads.append([parameter.grad for parameter in network.parameters() if parameter.grad is not None])
+    torch.testing.assert_close(*grads)
+
+
+def test_the_same_seed_gives_the_same_text_and_long_texts_slide() -> None:
+    network = build(config(), seed=1)
+    sampling = Sampling(max_tokens=80, temperature=1.0, top_k=50, top_p=0.9, seed=5, num_samples=3)
+    texts = [list(generate(network, list(range(50)), sampling, 399)) for _ in range(2)]
+    assert texts[0] == texts[1]
+    assert len(texts[0][0]) == 3
+    greedy = list(generate(network, [1, 2, 3], Sampling(max_tokens=5, temperature=0), 399))
+    with torch.no_grad():
+        assert greedy[0][0] == int(network.logits(network(torch.tensor([[1, 2, 3]])))[0, -1].argmax())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"num_heads": 7}, "nearest that does is 8"), ({"d_model": 65, "num_heads": 13}, "even width per head")],
+)
+def test_impossible_shapes(values: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(**{"d_model": 64, **values})
+    assert np.isfinite(count(config(), 32).training_flops_per_token)

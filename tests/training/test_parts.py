@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.data.batch import Batch
+from headrace.models.config import ModelConfig
+from headrace.models.network import Network, build
+from headrace.training.config import TrainingConfig
+from headrace.training.optimizer import Muon, Optimizer, orthogonalise
+from headrace.training.schedule import Limits, learning_rate_factor
+from headrace.training.step import TrainStep, choose_micro_batch
+
+
+def small(arch: Any = "qwen3") -> Network:
+    return build(ModelConfig(arch=arch, d_model=32, num_heads=2, num_layers=2, vocab_size=50, context=16), seed=1)
+
+
+def random_batch(seed: int = 0, masked: bool = False) -> Batch:
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, 50, (8, 17)).astype(np.uint16)
+    mask = rng.random((8, 16)) < 0.7 if masked else None
+    return Batch(0, tokens[:, :-1], tokens[:, 1:], None, mask)
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_micro_batches_give_the_same_gradients(arch: str, masked: bool) -> None:
+    gradients = []
+    for size in (1, 2, 4, 8):
+        network = small(arch)
+        step = TrainStep(network, Optimizer(network, TrainingConfig()), size, 1.0, "float32")
+        step.accumulate(random_batch(masked=masked), {"forward": 0.0, "backward": 0.0})
+        gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
+    for gradient in gradients[1:]:
+        assert (gradient - gradients[0]).norm() < 1e-5 * gradients[0].norm()
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_weights() -> None:
+    network = small()
+    step = TrainStep(network, Optimizer(network, TrainingConfig()), 8, 1.0, "float32")
+    step(random_batch(), 1.0)
+    before = [parameter.clone() for parameter in network.parameters()]
+    with torch.no_grad():
+        kept = network.embedding.weight.clone()
+        network.embedding.weight[3] = float("nan")
+    result = step(random_batch(1), 1.0)
+    assert not result.is_finite
+    with torch.no_grad():
+        network.embedding.weight.copy_(kept)
+    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+    assert step(random_batch(2), 1.0).is_finite
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (2, 16, 48), (2, 48, 16)])
+def test_orthogonalised_matrices_have_singular_values_near_one(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonalise(torch.randn(shape)))
+    assert float(values.min()) > 0.6
+    assert float(values.max()) < 1.3
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
+def test_every_parameter_is_in_the_group_it_belongs_to(arch: str) -> None:
+    network = small(arch)
+    optimizer = Optimizer(network, TrainingConfig(optimizer="muon"))
+    muon = {id(p) for part in optimizer.parts if isinstance(part, Muon) for p in part.param_groups[0]["params"]}
+    adamw = {id(p): group["weight_decay"] for group in optimizer.parts[0].param_groups for p in group["params"]}
+    for name, parameter in network.named_parameters():
+        is_matrix = name.startswith("blocks.") and parameter.dim() == 2
+        assert (id(parameter) in muon) == is_matrix, name
+        assert (id(parameter) in adamw) != is_matrix, name
+        if not is_matrix:
+            assert (adamw[id(parameter)] > 0) == (parameter.dim() == 2), name
+    only_adamw = Optimizer(network, TrainingConfig(optimizer="adamw"))
+    assert len(only_adamw.parts) == 1
+
+
+def test_stacked_matrices_are_orthogonalised_apart() -> None:
+    """Queries, keys and values in one matrix are updated as if they were three."""
+    torch.manual_seed(0)
+    joined = torch.nn.Parameter(torch.randn(48, 16))
+    parts = [torch.nn.Parameter(part.clone()) for part in joined.detach().chunk(3)]
+    joined.grad = torch.randn(48, 16)
+    for part, gradient in zip(parts, joined.grad.chunk(3), strict=True):
+        part.grad = gradient.clone()
+    for parameters, stacked in (([joined], 3), (parts, 1)):
+        muon = Muon(list(parameters), 0.1, 0.9, 0.1)
+        muon.param_groups[0]["stacked"] = stacked
+        muon.step()
+    torch.testing.assert_close(joined.detach(), torch.cat([part.detach() for part in parts]))
+
+
+def test_schedules() -> None:
+    linear = TrainingConfig(schedule="linear", warmup=0.1, final_learning_rate=0.1)
+    cosine = TrainingConfig(schedule="cosine", warmup=0.1, final_learning_rate=0.1)
+    stable = TrainingConfig(schedule="wsd", warmup=0.1, decay=0.2, final_learning_rate=0.1)
+    assert learning_rate_factor(linear, 0.55) == pytest.approx(0.55)
+    assert learning_rate_factor(cosine, 0.55) == pytest.approx(0.55)
+    assert learning_rate_factor(stable, 0.79) == 1
+    assert learning_rate_factor(stable, 0.9) == pytest.approx(0.55)
+    for config in (linear, cosine, stable):
+        assert learning_rate_factor(config, 0.05) == pytest.approx(0.5)
+        assert learning_rate_factor(config, 1.0) == pytest.approx(0.1)
+
+
+def test_the_limit_that_comes_first_ends_the_run() -> None:
+    limits = Limits(steps=100, seconds=50.0)
+    assert limits.progress(10, 25.0) == 0.5
+    assert limits.progress(80, 25.0) == 0.8
+    assert limits.is_over(100, 1.0)
+    assert limits.is_over(1, 50.0)
+    assert not Limits(None, 50.0).is_over(10**9, 49.0)
+
+
+def test_the_micro_batch_is_the_fastest_that_fits() -> None:
+    seconds = {1: 5.0, 2: 3.0, 4: 2.0, 8: 1.0}
+    seen: list[int] = []
+
+    def measure(size: int) -> float:
+        seen.append(size)
+        return seconds[size]
+
+    assert choose_micro_batch(8, measure, lambda: True) == 8
+    assert choose_micro_batch(8, measure, lambda: seen[-1] < 8) == 4
+    assert choose_micro_batch(8, measure, lambda: False) == 1
