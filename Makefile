@@ -19,9 +19,10 @@ $(VENV)/.bench-installed: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.installed  ## prepare the zero-download corpus, show its statistics and a few batches
-	$(BIN)/headrace prepare --out runs/demo-cache
-	$(BIN)/headrace inspect runs/demo-cache --step 0 --batch-size 4 --sequence-length 64
+demo: $(VENV)/.installed  ## prepare the zero-download corpus, show a batch of it, and train on it for two minutes
+	$(BIN)/headrace prepare --tokenizer bpe:2048 --out runs/demo-cache
+	$(BIN)/headrace inspect runs/demo-cache --step 0 --batch-size 2 --sequence-length 64
+	$(BIN)/headrace train --preset demo data.cache_dir=runs/demo-cache
 
 test: $(VENV)/.installed  ## lint, types and tests (under 8 minutes on 2 cores)
 	$(BIN)/ruff check .

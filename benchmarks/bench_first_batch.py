@@ -16,8 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import headrace as hr
 from corpora import write_text
+
+import headrace as hr
 from headrace.data.build import plan_cache
 from headrace.data.sources import as_sources
 

@@ -16,8 +16,9 @@ import threading
 import time
 from pathlib import Path
 
-import headrace as hr
 from corpora import real_lines, write_text
+
+import headrace as hr
 
 BUDGET = 256 << 20
 

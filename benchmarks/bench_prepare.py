@@ -15,10 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from corpora import write_text
 from tokenizers import Tokenizer
 
 import headrace as hr
-from corpora import write_text
 
 TARGET = 12.0
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from corpora import write_text
 from numpy.lib.stride_tricks import sliding_window_view
 
 import headrace as hr
-from corpora import write_text
 
 TARGETS = {"bare gather": 0.4, "torch DataLoader, 2 workers": 20.0, "Grain": 100.0}
 

@@ -36,7 +36,7 @@ def curve(values: list[float], width: int = 40) -> str:
     """A small picture of a series.
 
     >>> curve([3.0, 2.0, 1.0])
-    '█▄▁'
+    '█▅▁'
     """
     if not values:
         return ""

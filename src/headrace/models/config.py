@@ -21,7 +21,7 @@ class ModelConfig(BaseModel):
     num_layers: int = Field(default=4, ge=1)
     """Blocks."""
     d_ff: int = Field(default=0, ge=0)
-    """Width of the feed-forward part; 0: 4 x the width (gpt2), 8/3 x rounded up to 64 (qwen3)."""
+    """Width of the feed-forward part; 0: 4 x the width (gpt2), 8/3 x to the nearest 64 (qwen3)."""
     vocab_size: int = Field(default=0, ge=0)
     """Tokens; 0: as many as the tokenizer has."""
     context: int = Field(default=0, ge=0)
@@ -62,4 +62,4 @@ class ModelConfig(BaseModel):
     def feed_forward(self) -> int:
         if self.d_ff:
             return self.d_ff
-        return 4 * self.d_model if self.arch == "gpt2" else -(-8 * self.d_model // 3 // 64) * 64
+        return 4 * self.d_model if self.arch == "gpt2" else max(64, round(self.d_model / 24) * 64)

@@ -30,7 +30,7 @@ def count(config: ModelConfig, sequence_length: int) -> Counts:
     >>> shape = {"d_model": 512, "num_heads": 8, "num_layers": 6, "vocab_size": 16000, "context": 256}
     >>> counts = count(ModelConfig(arch="gpt2", **shape), sequence_length=256)
     >>> counts.num_parameters, round(counts.training_flops_per_token / 1e6)
-    (27237888, 167)
+    (27238400, 167)
     """
     width, layers, vocab, ff = config.d_model, config.num_layers, config.vocab_size, config.feed_forward
     matrices = {"attention": 4 * width * width, "feed-forward": (2 if config.arch == "gpt2" else 3) * width * ff}

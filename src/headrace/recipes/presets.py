@@ -11,8 +11,14 @@ Values = dict[str, dict[str, Any]]
 def demo() -> Values:
     """About two minutes on two cores: learns the Python standard library on this disk."""
     return {
-        "model": {"d_model": 256, "num_heads": 4, "num_layers": 4, "vocab_size": 4096},
-        "training": {"max_length": 128, "batch_size": 16, "max_minutes": 2.0, "prompt": "def "},
+        "model": {"d_model": 192, "num_heads": 3, "num_layers": 4, "vocab_size": 2048},
+        "training": {
+            "max_length": 128,
+            "batch_size": 16,
+            "max_minutes": 2.0,
+            "evaluate_every": 80,
+            "prompt": "    def __init__(",
+        },
     }
 
 
