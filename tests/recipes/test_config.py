@@ -95,5 +95,9 @@ def test_config_command_tells_where_values_come_from(command: Command, tmp_path:
     assert found["config"]["training"]["max_length"] == 64
     assert found["origins"]["model.d_model"] == "preset wiki"
     assert found["origins"]["training.max_length"] == "training.max_length=64"
+    assert json.loads(command("config", "--json")[1].splitlines()[-1])["config"]["training"]["max_minutes"] == 2
+    own = json.loads(command("config", "mine.txt", "--json")[1].splitlines()[-1])["config"]
+    assert own["data"]["sources"] == ["mine.txt"]
+    assert own["training"]["max_minutes"] == 0  # the demo's two minutes are not for one's own text
     assert command("config", "--preset", "nothing")[0] == 2
     assert command("config", "nothing=3")[0] == 2

@@ -110,7 +110,7 @@ GOLDEN = [5.5473, 5.4597, 5.3763, 5.3092]
 
 def test_the_run_directory(corpus: Path, tmp_path: Path) -> None:
     infos: list[StepInfo] = []
-    run = hr.train(settings_nested(corpus, tmp_path / "runs" / "one"), hooks=[infos.append])
+    run = hr.train(nested(settings(corpus, tmp_path / "runs" / "one")), hooks=[infos.append])
     names = {path.name for path in run.folder.iterdir()}
     assert names == {
         "config.json",
@@ -137,12 +137,12 @@ def test_the_run_directory(corpus: Path, tmp_path: Path) -> None:
     assert ledger["trained"] + ledger["carried"] + ledger["dropped"] == ledger["tokens"]
 
 
-def settings_nested(corpus: Path, out: Path) -> dict[str, dict[str, Any]]:
-    nested: dict[str, dict[str, Any]] = {}
-    for key, value in settings(corpus, out).items():
+def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
         section, _, name = key.partition(".")
-        nested.setdefault(section, {})[name] = value
-    return nested
+        sections.setdefault(section, {})[name] = value
+    return sections
 
 
 def test_longer_and_other_settings_on_resume(corpus: Path, tmp_path: Path) -> None:

@@ -42,13 +42,11 @@ def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | N
         saved = read_run_config(resume)
         layers.add({section: dict(values) for section, values in saved.items()}, f"{resume}/config.json")
         layers.add({"run.out": str(resume.resolve()), "run.resume": True}, "--resume")
-    elif preset or not files:
-        name = preset or "demo"
+    elif preset or not (files or corpus or any(text.startswith("data.sources=") for text in overrides)):
+        name = preset or "demo"  # nothing to learn from was given: learn what is on this disk
         if name not in PRESETS:
             raise UsageError(f"--preset {name}: no such preset. Presets: {', '.join(PRESETS)}")
         layers.add(PRESETS[name](), f"preset {name}")
-        if corpus and not preset:
-            layers.add({"training.prompt": ""}, "a corpus of your own")
     for file in files:
         layers.add(read_config_file(Path(file)), file)
     if corpus:

@@ -183,7 +183,8 @@ class Pretraining:
             training.evaluate_every = max(1, (limits.steps or 1000) // 10) if limits.seconds is None else 200
         training.save_every = training.save_every or training.evaluate_every
         self.loop = Loop(training, limits, self.loader, step, position, self._evaluate, self._save, self._should_stop)
-        self.peak_flops = state["peak_flops"] if state else measure_peak_flops()
+        dtype = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
+        self.peak_flops = state["peak_flops"] if state else measure_peak_flops(dtype)
         self._begin_folder(position)
 
     def _make_loader(self, part: str) -> Loader:

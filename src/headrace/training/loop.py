@@ -15,6 +15,7 @@ from headrace.training.schedule import Limits, learning_rate_factor
 from headrace.training.step import TrainStep
 
 MAX_BAD_STEPS = 5
+LEAST_FACTOR = 0.01  # the first update of a warm-up must not be nothing
 STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
 
 
@@ -87,8 +88,8 @@ class Loop:
         while not self._limits.is_over(position.step, position.elapsed_s):
             step_began = time.perf_counter()
             progress = self._limits.progress(position.step, position.elapsed_s)
-            # The first update of a warm-up must not be nothing.
             factor = learning_rate_factor(self._config, max(progress, self._limits.progress(1, 0.0)))
+            factor = max(factor, LEAST_FACTOR)
             batch = next(self._loader)
             waited = time.perf_counter() - step_began
             result = self._train_step(batch, factor)
