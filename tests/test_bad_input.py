@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.data.build import Builder, plan_cache
+from headrace.data.build import Builder
+from headrace.data.plan import plan_cache
 from headrace.data.readers import _read_range
 from headrace.data.sources import as_sources
 from tests.conftest import make_text

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.data.build import Builder, Progress, plan_cache
+from headrace.data.build import Builder, Progress
+from headrace.data.plan import plan_cache
 from headrace.data.sources import as_sources
 from headrace.errors import CacheError
 from tests.conftest import make_text

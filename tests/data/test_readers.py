@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.data.build import encode_documents
+from headrace.data.encode import encode_documents
 from headrace.data.readers import Reader
 from headrace.data.segments import plan_segments
 from headrace.data.sources import Source

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import psutil
 
 from headrace.data.cache import MANIFEST, PARTIAL, Cache, Entry
-from headrace.data.cuts import PIECE_BYTES, split_document
+from headrace.data.encode import encode_documents
 from headrace.data.encoders import Encoder
-from headrace.data.readers import DOCUMENT_OVERHEAD_BYTES, Chunk, Reader
-from headrace.data.segments import Segment, plan_segments
-from headrace.data.shards import MemberInfo, ShardInfo, TokenArray
-from headrace.data.sources import Source
-from headrace.data.tokenizers import Tokenizer, check_spec, load_tokenizer
+from headrace.data.readers import Chunk, Reader
+from headrace.data.reuse import Reuse
+from headrace.data.segments import Segment
+from headrace.data.shards import MemberInfo, ShardInfo
 from headrace.errors import CacheError, HeadraceError, UsageError
 from headrace.files import digest
 
-ENCODE_BYTES = 1 << 20
-SAMPLE_BYTES = 8 << 20
-SAMPLE_PLACES = 64
 SAVE_SECONDS = 5.0
 # A worker holds a chunk, its documents, a MiB of tokens, and its tokenizer with a cache of words.
 WORKER_BYTES = 80 << 20
@@ -45,91 +37,6 @@ def check_memory_budget(budget: int | None) -> None:
             f"memory_budget {budget / 2**20:.1f} MiB is too small: tokenising needs at least"
             f" {MINIMUM_MEMORY_BYTES >> 20} MiB"
         )
-
-
-def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path) -> Cache:
-    """A cache for a corpus in a folder. What an earlier build left there is found again."""
-    if isinstance(tokenizer, str):
-        check_spec(tokenizer)
-    segments = plan_segments(sources)
-    previous = _previous(path)
-    tokenizer = _choose_tokenizer(tokenizer, previous, sources, segments, path)
-    known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
-    entries = []
-    for segment in segments:
-        index = known.get(segment.fingerprint)
-        entries.append(None if index is None or previous is None else _still_there(previous, index))
-    cache = Cache(path, tokenizer, sources, segments, entries)
-    if previous is None or not previous.is_same(cache):
-        cache.shards.make()
-        cache.save_tokenizer()
-        cache.save(PARTIAL)
-    return cache
-
-
-def _previous(path: Path) -> Cache | None:
-    # The partial manifest comes first: it is newer. The manifest is tried again after it, and both once more, because
-    # another builder may be finishing at this moment.
-    for name in (PARTIAL, MANIFEST, PARTIAL, MANIFEST):
-        try:
-            return Cache.load(path, name)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-    if path.exists() and not path.is_dir():
-        raise CacheError(f"{path}: is a file; a cache is a folder. Choose another with --out.")
-    ours = {"shards", "tmp", "tokenizer.json", MANIFEST, PARTIAL}
-    if path.is_dir() and any(name not in ours and not name.endswith(".tmp") for name in os.listdir(path)):
-        raise CacheError(f"{path}: this folder holds something else than a token cache. Choose another with --out.")
-    return None
-
-
-def _still_there(previous: Cache, index: int) -> Entry | None:
-    if not previous.has(index):
-        return None
-    entry = previous.entry(index)
-    found = [previous.shards.find(shard.key) for shard in entry.shards]
-    return entry if [info[0] if info else None for info in found] == list(entry.shards) else None
-
-
-def _choose_tokenizer(
-    asked: str | Tokenizer, previous: Cache | None, sources: Sequence[Source], segments: Sequence[Segment], path: Path
-) -> Tokenizer:
-    spec = asked if isinstance(asked, str) else asked.spec
-    if previous is not None and previous.tokenizer.spec == spec and isinstance(asked, str):
-        learned = spec in ("char", "byte") or spec.startswith("bpe:")
-        if learned:  # a corpus that has grown keeps the tokenizer that it began with
-            return previous.tokenizer
-    tokenizer = load_tokenizer(asked, lambda: sample_documents(sources, segments)) if isinstance(asked, str) else asked
-    if previous is not None and previous.tokenizer.hash != tokenizer.hash:
-        raise CacheError(
-            f"{path}: this cache was built with the tokenizer {previous.tokenizer.spec!r}"
-            f" ({previous.tokenizer.hash[:8]}), not with {spec!r} ({tokenizer.hash[:8]})."
-            " Choose another folder with --out, or delete this one."
-        )
-    return tokenizer
-
-
-def sample_documents(sources: Sequence[Source], segments: Sequence[Segment]) -> Iterator[bytes]:
-    """Some 8 MiB of text from all over the corpus, the same every time: what tokenizers learn from."""
-    # Of a compressed file only the beginning can be reached quickly.
-    reachable = [segment for segment in segments if segment.kind != "stream" or segment.ordinal == 0]
-    chosen = reachable[:: max(1, len(reachable) // SAMPLE_PLACES)]
-    share = SAMPLE_BYTES // len(chosen)
-    reader = Reader(sources)
-    try:
-        for segment in chosen:
-            if segment.kind == "range" and segment.end - segment.begin > share:
-                segment = replace(segment, end=segment.begin + share, is_last=False)
-            chunk = next(reader.chunks(segment), None)
-            if chunk is not None:
-                # A chunk that is more than the share is thinned out evenly, in whole pieces.
-                every = max(1, round(chunk.nbytes / share))
-                batches = (batch for member in chunk.members for batch in member.documents(Counter()))
-                documents = itertools.chain.from_iterable(batches)
-                pieces = (piece for document in documents for piece in split_document(document))
-                yield from itertools.islice(pieces, 0, None, every)
-    finally:
-        reader.close()
 
 
 @dataclass
@@ -165,7 +72,7 @@ class Builder:
         self._in_background = in_background
         self._lock = threading.Lock()
         self._reader = Reader(cache.sources)
-        self._reuse = _Reuse(cache)
+        self._reuse = Reuse(cache)
         self._pending: list[int] = []
         self.set_order(range(len(cache.segments)))
         self._taken: set[int] = set()
@@ -384,102 +291,6 @@ class Builder:
         self._stopping.set()
         with contextlib.suppress(HeadraceError):
             self.cache.save(PARTIAL)
-
-
-def encode_documents(
-    documents: Iterable[list[bytes]],
-    is_open: bool,
-    tokenizer: Tokenizer,
-    encoder: Encoder,
-    put: Callable[[TokenArray, npt.NDArray[np.int64]], None],
-    nbytes: int = ENCODE_BYTES,
-) -> None:
-    """Hand on the tokens of documents, with end-of-text after each (but not after the last, if it `is_open`), and where
-    they end. Works through a MiB at a time, so that memory does not grow with the documents.
-    """
-    pieces: list[bytes] = []
-    is_final: list[bool] = []
-    size = 0
-    for document in itertools.chain.from_iterable(documents):
-        for part in [document] if len(document) <= PIECE_BYTES else split_document(document):
-            if size >= nbytes:
-                put(*_encode_pieces(pieces, is_final, tokenizer, encoder))
-                pieces, is_final, size = [], [], 0
-            pieces.append(part)
-            is_final.append(False)
-            size += len(part) + DOCUMENT_OVERHEAD_BYTES
-        is_final[-1] = True
-    if pieces:
-        is_final[-1] = not is_open
-        put(*_encode_pieces(pieces, is_final, tokenizer, encoder))
-
-
-def _encode_pieces(
-    pieces: list[bytes], is_final: list[bool], tokenizer: Tokenizer, encoder: Encoder
-) -> tuple[TokenArray, npt.NDArray[np.int64]]:
-    ids, offsets = encoder.encode(pieces)
-    stops = offsets[1:][np.array(is_final, dtype=bool)]
-    tokens = np.insert(ids.astype(tokenizer.dtype), stops, tokenizer.end_of_text_id)
-    return tokens, stops + np.arange(1, len(stops) + 1)
-
-
-@dataclass(frozen=True)
-class _Known:
-    tokens: TokenArray
-    ends: npt.NDArray[np.int64]
-    noticed: Counter[str]
-
-
-class _Reuse:
-    """Tokens of small files from groups of an earlier version of the corpus, found by the files' content."""
-
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-        self._lock = threading.Lock()
-        self._index: dict[str, tuple[ShardInfo, int]] | None = None
-        try:
-            self._old: Cache | None = Cache.load(cache.path, MANIFEST)
-        except FileNotFoundError:
-            self._old = None
-
-    def find(self, segment: Segment, member_digest: str) -> _Known | None:
-        if segment.kind != "files" or self._old is None:
-            return None
-        with self._lock:
-            if self._index is None:
-                self._index = self._read_index()
-        found = self._index.get(member_digest)
-        return None if found is None else self._tokens(*found)
-
-    def _read_index(self) -> dict[str, tuple[ShardInfo, int]]:
-        assert self._old is not None
-        current = self._cache.unique_shards()
-        index = {}
-        for number, segment in enumerate(self._old.segments):
-            for shard in self._old.entry(number).shards if segment.kind == "files" else ():
-                if shard.key not in current and self._cache.shards.find(shard.key) is not None:
-                    for place, member in enumerate(self._cache.shards.members(shard.key)):
-                        if not member.is_open:
-                            index[member.digest] = (shard, place)
-        return index
-
-    def _tokens(self, shard: ShardInfo, number: int) -> _Known:
-        members = self._cache.shards.members(shard.key)
-        start = sum(member.num_tokens for member in members[:number])
-        stop = start + members[number].num_tokens
-        ends = self._cache.shards.ends(shard)
-        inside = ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "right")]
-        tokens = self._cache.shards.tokens(shard)[start:stop] if stop > start else np.zeros(0, self._cache.shards.dtype)
-        return _Known(tokens, inside - start, Counter(members[number].noticed))
-
-    def retire(self) -> list[str]:
-        """What only the version before needed is kept for whoever still uses it; what was kept so far can go."""
-        if self._old is None:
-            return []
-        current = self._cache.unique_shards()
-        before = self._old.unique_shards()
-        self._cache.retired = sorted(before.keys() - current.keys())
-        return sorted(set(self._old.retired) - current.keys() - before.keys())
 
 
 def anonymous_bytes() -> int:

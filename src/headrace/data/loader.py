@@ -16,12 +16,13 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.data.batch import Assembler, Batch, row_bytes
-from headrace.data.build import Builder, check_memory_budget, plan_cache
+from headrace.data.build import Builder, check_memory_budget
 from headrace.data.cache import Cache
 from headrace.data.ledger import Ledger, pass_ledger
 from headrace.data.mixture import Mixture
 from headrace.data.order import FIRST_BLOCK_BYTES
 from headrace.data.packing import DocumentPacking
+from headrace.data.plan import plan_cache
 from headrace.data.prefetch import Inline, Make, Prefetcher
 from headrace.data.sources import as_sources
 from headrace.data.split import Part, Split

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.data.build import Builder, Progress, check_memory_budget, plan_cache
+from headrace.data.build import Builder, Progress, check_memory_budget
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
+from headrace.data.plan import plan_cache
 from headrace.data.sources import as_sources
 from headrace.data.tokenizers import Tokenizer
 
