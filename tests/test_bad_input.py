@@ -7,8 +7,10 @@ import io
 import json
 import lzma
 import os
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -462,40 +464,32 @@ def test_one_line_of_200_megabytes(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_killed_twenty_times_the_build_ends_with_the_bytes_of_a_clean_one(tmp_path: Path) -> None:
-    import random
-    import signal
-    import time
-
+    """Twenty kills of one and the same build, each at a random moment after it has begun to write."""
     corpus = tmp_path / "corpus"
     (corpus / "small").mkdir(parents=True)
-    for number in range(3):
-        (corpus / f"{number}.txt").write_text(make_text(30_000_000, seed=number))
+    block = make_text(4_000_000)
+    for number in range(4):
+        (corpus / f"{number}.txt").write_text("".join(f"{number}.{part} {block}" for part in range(25)))
     (corpus / "lines.jsonl.gz").write_bytes(
-        gzip.compress("\n".join(json.dumps({"text": make_text(2000, seed=n)}) for n in range(5000)).encode(), 1)
+        gzip.compress("\n".join(json.dumps({"text": f"{n} {block[n:][:2000]}"}) for n in range(5000)).encode(), 1)
     )
     for number in range(500):
-        (corpus / "small" / f"{number}.md").write_text(make_text(5000, seed=number))
-    arguments = [sys.executable, "-m", "headrace", "prepare", str(corpus), "--tokenizer", "bpe:2000", "--out"]
-    began = time.monotonic()
+        (corpus / "small" / f"{number}.md").write_text(f"{number} {block[number:][:5000]}")
+    arguments = [sys.executable, "-m", "headrace", "prepare", str(corpus), "--tokenizer", "bpe:400", "--out"]
     subprocess.run([*arguments, str(tmp_path / "clean")], check=True, capture_output=True)
-    whole_s = time.monotonic() - began
     rng = random.Random(0)
-    kills = 0
-    while kills < 20:
+    for kill in range(20):
         child = subprocess.Popen(
             [*arguments, str(tmp_path / "cache")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        time.sleep(rng.uniform(0.3, whole_s / 3))
-        if child.poll() is not None:  # it got to the end: start over
-            kills_left = 20 - kills
-            assert kills_left >= 0
-            import shutil
-
-            shutil.rmtree(tmp_path / "cache")
-            continue
-        child.send_signal(signal.SIGKILL)
+        while not any(f"+{child.pid}+" in file.name for file in tmp_path.glob("cache/tmp/*")):
+            assert child.poll() is None, f"the build was over before kill {kill}: the corpus is too small"
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.15))
+        assert child.poll() is None, f"the build was over before kill {kill}: the corpus is too small"
+        child.kill()
         child.wait()
-        kills += 1
+    assert not (tmp_path / "cache" / "manifest.json").exists()
     subprocess.run([*arguments, str(tmp_path / "cache")], check=True, capture_output=True)
 
     def contents(folder: Path) -> dict[str, bytes]:
