@@ -53,7 +53,7 @@ class TrainingConfig(BaseModel):
     threads: int = Field(default=0, ge=0)
     """Threads of the computation; 0: one per core."""
     memory_budget: str = ""
-    """Memory of the whole process, such as 850MB; kept by choosing micro-batch and checkpointing."""
+    """Memory of the whole process, such as 850MB; looked at when the micro-batch is chosen."""
     evaluate_every: int = Field(default=0, ge=0)
     """Steps between evaluations; 0: ten of them in a run."""
     evaluation_tokens: int = Field(default=50_000, ge=0)
