@@ -12,7 +12,7 @@ from headrace.models.config import ModelConfig
 from headrace.models.network import Network, build
 from headrace.training.choose import choose, fastest
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizer import Muon, Optimizer, orthogonalise
+from headrace.training.optimizer import AdamW, Muon, Optimizer, orthogonalise
 from headrace.training.schedule import Limits, learning_rate_factor
 from headrace.training.step import Execution, TrainStep, accumulate
 
@@ -68,8 +68,8 @@ def test_orthogonalised_matrices_have_singular_values_near_one(shape: tuple[int,
 def test_every_parameter_is_in_the_group_it_belongs_to(arch: str) -> None:
     network = small(arch)
     optimizer = Optimizer(network, TrainingConfig(optimizer="muon"))
-    muon = {id(p) for part in optimizer.parts if isinstance(part, Muon) for p in part.param_groups[0]["params"]}
-    adamw = {id(p): group["weight_decay"] for group in optimizer.parts[0].param_groups for p in group["params"]}
+    muon = {id(p) for rule in optimizer.rules if isinstance(rule, Muon) for p in rule.parameters}
+    adamw = {id(p): rule.weight_decay for rule in optimizer.rules if isinstance(rule, AdamW) for p in rule.parameters}
     for name, parameter in network.named_parameters():
         is_matrix = name.startswith("blocks.") and parameter.dim() == 2
         assert (id(parameter) in muon) == is_matrix, name
@@ -77,7 +77,22 @@ def test_every_parameter_is_in_the_group_it_belongs_to(arch: str) -> None:
         if not is_matrix:
             assert (adamw[id(parameter)] > 0) == (parameter.dim() == 2), name
     only_adamw = Optimizer(network, TrainingConfig(optimizer="adamw"))
-    assert len(only_adamw.parts) == 1
+    assert not any(isinstance(rule, Muon) for rule in only_adamw.rules)
+
+
+def test_adamw_is_that_of_pytorch() -> None:
+    ours, theirs = small(), small()
+    optimizer = Optimizer(ours, TrainingConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.0))
+    reference = torch.optim.AdamW(theirs.parameters(), lr=0.01, betas=(0.9, 0.95), weight_decay=0.0)
+    for seed in range(3):
+        for network in (ours, theirs):
+            accumulate(network, random_batch(seed), Execution(8), {"forward": 0.0, "backward": 0.0})
+        optimizer.step(1.0)
+        reference.step()
+        ours.zero_grad()
+        theirs.zero_grad()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other)
 
 
 def test_stacked_matrices_are_orthogonalised_apart() -> None:
@@ -89,9 +104,7 @@ def test_stacked_matrices_are_orthogonalised_apart() -> None:
     for part, gradient in zip(parts, joined.grad.chunk(3), strict=True):
         part.grad = gradient.clone()
     for parameters, stacked in (([joined], 3), (parts, 1)):
-        muon = Muon(list(parameters), 0.1, 0.9, 0.1)
-        muon.param_groups[0]["stacked"] = stacked
-        muon.step()
+        Muon(list(parameters), 0.1, 0.9, stacked).step(0.1)
     torch.testing.assert_close(joined.detach(), torch.cat([part.detach() for part in parts]))
 
 

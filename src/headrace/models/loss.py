@@ -23,21 +23,23 @@ def head_loss(
     mask_N: Tensor | None,
     scale: float,
     use_onednn: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Tensor:
     """scale x the sum of cross-entropies of `hidden @ weight.T` at the targets that the mask lets count.
 
     The gradient of a chunk's logits is known as soon as the logits are, so it is used on the spot, for the hidden
-    states and for the weights, and the logits of the chunk are gone before the next ones come.
+    states and for the weights, and the logits of the chunk are gone before the next ones come. If the weight has a
+    gradient already, it is added to on the spot, so a second one never exists: call backward once for every call.
     """
     use_onednn = use_onednn and hidden_ND.dtype == torch.float32
     return _HeadLoss.apply(  # type: ignore[no-any-return,no-untyped-call]
-        hidden_ND, weight_VD, targets_N, mask_N, scale, use_onednn
+        hidden_ND, weight_VD, targets_N, mask_N, scale, use_onednn, chunk_bytes
     )
 
 
-def _chunks(num_rows: int, vocab_size: int) -> list[slice]:
+def _chunks(num_rows: int, vocab_size: int, chunk_bytes: int) -> list[slice]:
     """Slices of equal size, as few as the limit allows."""
-    most = max(16, CHUNK_BYTES // (4 * vocab_size))
+    most = max(16, chunk_bytes // (4 * vocab_size))
     rows = max(1, -(-num_rows // -(-num_rows // most)))
     return [slice(start, min(start + rows, num_rows)) for start in range(0, num_rows, rows)]
 
@@ -52,14 +54,16 @@ class _HeadLoss(torch.autograd.Function):
         mask_N: Tensor | None,
         scale: float,
         use_onednn: bool,
+        chunk_bytes: int,
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad[:2])
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
         grad_ND = torch.empty_like(hidden_ND) if needs_gradient else None
-        grad_VD: Tensor | None = None
+        grad_VD = weight_VD.grad if weight_VD.is_leaf else None
+        is_added = grad_VD is not None
         weight = weight_VD.to(hidden_ND.dtype)
         product = onednn_product if use_onednn else linear
-        for rows in _chunks(len(hidden_ND), len(weight_VD)):
+        for rows in _chunks(len(hidden_ND), len(weight_VD), chunk_bytes):
             hidden, target = hidden_ND[rows], targets_N[rows, None]
             row_scale = scale if mask_N is None else mask_N[rows, None] * scale
             gradient = product(hidden, weight).float().softmax(1)
@@ -79,12 +83,11 @@ class _HeadLoss(torch.autograd.Function):
                 grad_VD.addmm_(gradient.T, scaled_hidden)
             else:
                 grad_VD += gradient.T @ scaled_hidden
-        ctx.save_for_backward(grad_ND, grad_VD)
+        ctx.save_for_backward(grad_ND, None if is_added else grad_VD)
         return total
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
         grad_ND, grad_VD = ctx.saved_tensors
-        if upstream[0] != 1:
-            grad_ND, grad_VD = grad_ND * upstream[0], grad_VD * upstream[0]
-        return grad_ND, grad_VD, None, None, None, None
+        assert upstream[0] == 1, "scale the loss by `scale`: its gradients are computed by now"
+        return grad_ND, grad_VD, None, None, None, None, None

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headrace.models.config import ModelConfig
 from headrace.models.linear import Linear
+from headrace.models.loss import CHUNK_BYTES
 
 # Shapes: B rows, T tokens, D width, H heads, K width per head, V vocabulary.
 
@@ -47,6 +48,7 @@ class Network(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.checkpoint_blocks = False
+        self.head_chunk_bytes = CHUNK_BYTES
         self.use_compiled = False
         self._compiled: Callable[..., Tensor] | None = None
         self._use_onednn = False

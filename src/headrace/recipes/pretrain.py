@@ -46,7 +46,6 @@ from headrace.training.step import Execution, TrainStep
 Hook = Callable[[StepInfo], None]
 DEFAULT_MINUTES = 10.0
 SAMPLE_TOKENS = 120
-MEMORY_MARGIN = 0.96  # of the budget; the rest is for what no measurement foresees
 
 
 @dataclass
@@ -106,7 +105,7 @@ class Pretraining:
     def __init__(self, config: Config, should_stop: Callable[[], bool] = lambda: False) -> None:
         self.config = config.model_copy(deep=True)
         self._should_stop = should_stop
-        keep_freed_memory()
+        keep_freed_memory(even_large=not self.config.training.memory_budget)
         if self.config.training.threads:
             torch.set_num_threads(self.config.training.threads)
         self.folder = RunFolder(self.config.run.out)
@@ -231,8 +230,7 @@ class Pretraining:
         budget = parse_bytes("training.memory_budget", training.memory_budget) if training.memory_budget else None
         batch = next(self.loader)
         self.loader.seek(0)
-        limit = None if budget is None else int(MEMORY_MARGIN * budget)
-        return choose(self.network, batch, training, limit, self.optimizer.bytes_to_come())
+        return choose(self.network, batch, training, budget, self.optimizer.bytes_to_come())
 
     # Running
 

@@ -13,8 +13,10 @@ import torch
 
 from headrace.data.batch import Batch
 from headrace.errors import TrainingError, UsageError
+from headrace.machine.allocator import release_freed_memory
 from headrace.machine.facts import memory_bytes
 from headrace.models.linear import has_onednn
+from headrace.models.loss import CHUNK_BYTES
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
 from headrace.training.step import Execution, accumulate
@@ -22,6 +24,8 @@ from headrace.training.step import Execution, accumulate
 Choice = TypeVar("Choice", bound=Hashable)
 PROBE_TOKENS = 2048  # enough for products to run at full rate
 NUM_ROUNDS = 3
+MARGIN = 0.95  # of the memory that is left; the rest is for what no measurement foresees
+SMALL_CHUNK_BYTES = CHUNK_BYTES // 8  # of logits, where memory is short: a twentieth slower
 # Another way must be this much faster than the plainer one before it: less is noise, and plainer is better.
 WORTHWHILE = 0.97
 
@@ -44,6 +48,7 @@ def choose(
         "float32" if training.precision == "auto" else training.precision,
         use_onednn=training.matmul == "onednn",
         gradient_checkpointing=training.gradient_checkpointing,
+        head_chunk_bytes=CHUNK_BYTES if memory_limit is None else SMALL_CHUNK_BYTES,
         threads=torch.get_num_threads(),
     )
 
@@ -51,9 +56,11 @@ def choose(
         return _time(network, batch, execution)
 
     if memory_limit is not None and not training.micro_batch_size:
+        release_freed_memory()
         measure(plain)
         if memory_bytes() + reserve > memory_limit:
             plain = replace(plain, gradient_checkpointing=True)
+            release_freed_memory()
     best = fastest(_ways(plain, training), measure)
     if not training.micro_batch_size:
         sizes = candidate_sizes(training.batch_size, training.max_length)
@@ -62,6 +69,7 @@ def choose(
         best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure)
     if training.compile and _has_compiler():
         best = fastest([best, replace(best, compiled=True, use_onednn=False)], measure)
+    release_freed_memory()
     return best
 
 
@@ -123,6 +131,7 @@ def _sizes_within(
     sizes: list[int], execution: Execution, measure: Callable[[Execution], float], limit: int
 ) -> list[int]:
     """Sizes whose memory stays below the limit, told from what the two smallest take, before larger ones are tried."""
+    release_freed_memory()
     measure(replace(execution, micro_batch_size=1))
     at_one = memory_bytes()
     if at_one > limit:
@@ -132,7 +141,7 @@ def _sizes_within(
         )
     measure(replace(execution, micro_batch_size=2))
     per_sequence = memory_bytes() - at_one
-    return [size for size in sizes if at_one + (size - 1) * per_sequence <= limit] or [1]
+    return [size for size in sizes if at_one + (size - 1) * per_sequence <= MARGIN * limit] or [1]
 
 
 def _probe_size(training: TrainingConfig) -> int:

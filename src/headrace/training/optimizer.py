@@ -1,14 +1,18 @@
-"""AdamW for embeddings, head and vectors; Muon for the matrices in between."""
+"""AdamW for embeddings, head and vectors; Muon for the matrices in between.
+
+The rules are plain objects over PyTorch's functions: `torch.optim.Optimizer` would load the whole of torch.compile
+with it, a second and 75 MB that a small machine has better uses for.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
@@ -17,7 +21,7 @@ from headrace.training.config import TrainingConfig
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
 # Matrices of one shape that are orthogonalised together: enough for full speed, in little memory.
-_SCRATCH_ELEMENTS = 4 << 20
+_SCRATCH_ELEMENTS = 1 << 20
 # Layers whose weight is several matrices stacked.
 _STACKED = {"query_key_value.weight": 3, "gate_up.weight": 2}
 
@@ -34,51 +38,112 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     return x.mT if is_tall else x
 
 
-class Muon(torch.optim.Optimizer):
+class Rule(ABC):
+    """How some parameters are updated from their gradients."""
+
+    numbers_per_weight: int
+    """Size of the state."""
+
+    def __init__(self, parameters: list[Tensor], weight_decay: float) -> None:
+        self.parameters = parameters
+        self.weight_decay = weight_decay
+        self.state: dict[Tensor, dict[str, Tensor]] = {}
+
+    @abstractmethod
+    def step(self, learning_rate: float) -> None:
+        """Update every parameter that has a gradient."""
+
+
+class AdamW(Rule):
+    """PyTorch's fused AdamW."""
+
+    numbers_per_weight = 2
+
+    def __init__(self, parameters: list[Tensor], weight_decay: float, beta1: float, beta2: float) -> None:
+        super().__init__(parameters, weight_decay)
+        self._betas = beta1, beta2
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        parameters = [parameter for parameter in self.parameters if parameter.grad is not None]
+        for parameter in parameters:
+            if parameter not in self.state:
+                self.state[parameter] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        state = [self.state[parameter] for parameter in parameters]
+        adamw(
+            parameters,
+            [parameter.grad for parameter in parameters if parameter.grad is not None],
+            [held["exp_avg"] for held in state],
+            [held["exp_avg_sq"] for held in state],
+            [],
+            [held["step"] for held in state],
+            fused=True,
+            amsgrad=False,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            lr=learning_rate,
+            weight_decay=self.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+class Muon(Rule):
     """Momentum, orthogonalised, in float32 and batched by shape: a few large products instead of many small ones.
 
     The update is scaled to the size that AdamW's would have, so both share one learning rate.
     """
 
-    def __init__(self, parameters: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+    numbers_per_weight = 1
+
+    def __init__(self, parameters: list[Tensor], weight_decay: float, momentum: float, stacked: int = 1) -> None:
+        """`stacked`: each parameter is so many matrices, one above the other."""
+        super().__init__(parameters, weight_decay)
+        self._momentum = momentum
+        self._stacked = stacked
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum"] = torch.zeros_like(parameter)
-                buffer: Tensor = state["momentum"]
-                buffer.lerp_(parameter.grad, 1 - group["momentum"])
-                ahead = parameter.grad.lerp(buffer, group["momentum"])  # Nesterov
-                rows = parameter.shape[0] // group["stacked"]
-                for part, update in zip(parameter.split(rows), ahead.split(rows), strict=True):
-                    by_shape[tuple(part.shape)].append((part, update))
-            for shape, pairs in by_shape.items():
-                at_once = max(1, _SCRATCH_ELEMENTS // math.prod(shape))
-                for start in range(0, len(pairs), at_once):
-                    self._update(pairs[start : start + at_once], group)
+    def step(self, learning_rate: float) -> None:
+        by_shape: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                by_shape[tuple(parameter.shape)].append(parameter)
+        for shape, parameters in by_shape.items():
+            at_once = max(1, _SCRATCH_ELEMENTS // math.prod(shape))
+            for start in range(0, len(parameters), at_once):
+                self._update(parameters[start : start + at_once], learning_rate)
 
-    @staticmethod
-    def _update(pairs: list[tuple[Tensor, Tensor]], group: dict[str, Any]) -> None:
-        updates = orthogonalise(torch.stack([update for _, update in pairs]).float())
-        size = 0.2 * max(updates.shape[1:]) ** 0.5
-        for (part, _), update in zip(pairs, updates, strict=True):
-            part.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * size)
+    def _update(self, parameters: list[Tensor], learning_rate: float) -> None:
+        matrices = torch.stack([self._ahead(parameter) for parameter in parameters]).float()
+        rows, columns = matrices.shape[1] // self._stacked, matrices.shape[2]
+        updates = orthogonalise(matrices.view(-1, rows, columns)).reshape(matrices.shape)
+        size = 0.2 * max(rows, columns) ** 0.5
+        for parameter, update in zip(parameters, updates, strict=True):
+            parameter.mul_(1 - learning_rate * self.weight_decay).add_(update, alpha=-learning_rate * size)
+
+    def _ahead(self, parameter: Tensor) -> Tensor:
+        """Nesterov's look-ahead of the momentum, which is brought up to date."""
+        assert parameter.grad is not None
+        if parameter not in self.state:
+            self.state[parameter] = {"momentum": torch.zeros_like(parameter)}
+        momentum = self.state[parameter]["momentum"]
+        momentum.lerp_(parameter.grad, 1 - self._momentum)
+        return parameter.grad.lerp(momentum, self._momentum)
 
 
 class Optimizer:
-    """All parameters of a network, each in the group it belongs to."""
+    """All parameters of a network, each under the rule it belongs to."""
 
     def __init__(self, network: Network, config: TrainingConfig) -> None:
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in network.named_parameters()}
+        self._peak = config.learning_rate
         matrices: dict[int, list[Tensor]] = defaultdict(list)
-        decayed, plain = [], []
+        decayed: list[Tensor] = []
+        plain: list[Tensor] = []
         for name, parameter in network.named_parameters():
             is_matrix = parameter.dim() == 2 and name.startswith("blocks.")
             if is_matrix and config.optimizer == "muon":
@@ -88,49 +153,33 @@ class Optimizer:
                 decayed.append(parameter)
             else:
                 plain.append(parameter)
-        groups = [
-            {"params": decayed, "weight_decay": config.weight_decay},
-            {"params": plain, "weight_decay": 0.0},
+        self.rules: list[Rule] = [
+            AdamW(decayed, config.weight_decay, config.beta1, config.beta2),
+            AdamW(plain, 0.0, config.beta1, config.beta2),
         ]
-        adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            fused=True,
-        )
-        self.parts: list[torch.optim.Optimizer] = [adamw]
         for stacked, parameters in sorted(matrices.items()):
-            muon = Muon(parameters, config.learning_rate, config.momentum, config.weight_decay)
-            muon.param_groups[0]["stacked"] = stacked
-            self.parts.append(muon)
-        self._peak = config.learning_rate
+            self.rules.append(Muon(parameters, config.weight_decay, config.momentum, stacked))
 
     def step(self, factor: float) -> None:
         """Update with the learning rate at this share of its peak."""
-        for part in self.parts:
-            for group in part.param_groups:
-                group["lr"] = self._peak * factor
-            part.step()
+        for rule in self.rules:
+            rule.step(self._peak * factor)
 
     def bytes_to_come(self) -> int:
-        """Memory that the first step will take: the state, and what the update works in."""
-        num_bytes = 0
-        for part in self.parts:
-            scratch = 0
-            for parameter in self._parameters(part):
-                numbers = 1 if isinstance(part, Muon) else 2
-                num_bytes += 0 if part.state.get(parameter) else numbers * 4 * parameter.numel()
-                scratch += 4 * parameter.numel()
-            if isinstance(part, Muon):  # the momentum ahead of all, and a few buffers of those that go together
-                num_bytes += scratch + 4 * 4 * _SCRATCH_ELEMENTS
-        return num_bytes
+        """Memory that the first step will keep. What updates work in is no more than what the backward pass freed."""
+        return sum(
+            4 * rule.numbers_per_weight * parameter.numel()
+            for rule in self.rules
+            for parameter in rule.parameters
+            if parameter not in rule.state
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, by the names of the parameters."""
         return {
             f"{self._names[parameter]}.{key}": value
-            for part in self.parts
-            for parameter, state in part.state.items()
+            for rule in self.rules
+            for parameter, state in rule.state.items()
             for key, value in state.items()
         }
 
@@ -140,13 +189,8 @@ class Optimizer:
         for name, tensor in tensors.items():
             owner, _, key = name.rpartition(".")
             by_parameter[owner][key] = tensor
-        for part in self.parts:
-            for parameter in self._parameters(part):
+        for rule in self.rules:
+            for parameter in rule.parameters:
                 state = by_parameter.get(self._names[parameter])
                 if state is not None:
-                    part.state[parameter] = {key: value.clone() for key, value in state.items()}
-
-    @staticmethod
-    def _parameters(part: torch.optim.Optimizer) -> Iterator[Tensor]:
-        for group in part.param_groups:
-            yield from group["params"]
+                    rule.state[parameter] = {key: value.to(parameter.device, copy=True) for key, value in state.items()}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from headrace.models.loss import head_loss
+from headrace.models.loss import CHUNK_BYTES, head_loss
 from headrace.models.network import Network
 from headrace.training.optimizer import Optimizer
 
@@ -41,6 +41,8 @@ class Execution:
     use_onednn: bool = False
     """Float32 products by oneDNN instead of PyTorch's default."""
     gradient_checkpointing: bool = False
+    head_chunk_bytes: int = CHUNK_BYTES
+    """Logits that exist at a time."""
     compiled: bool = False
     """Through torch.compile."""
     threads: int = 0
@@ -53,6 +55,7 @@ class Execution:
 
     def apply_to(self, network: Network) -> None:
         network.use_onednn = self.use_onednn
+        network.head_chunk_bytes = self.head_chunk_bytes
         network.use_compiled = self.compiled
         network.checkpoint_blocks = self.gradient_checkpointing
         if self.threads:
