@@ -11,6 +11,7 @@ from rich.table import Table
 
 from headrace.cli import display
 from headrace.cli.training import AsJson
+from headrace.perf.units import human_bytes
 from headrace.recipes.machine import know_machine
 
 UNKNOWN = "unknown"
@@ -31,16 +32,15 @@ def machine(
 
 def show_machine(facts: dict[str, Any]) -> None:
     hardware, measured, disk = facts["hardware"], facts["measurements"], facts["disk"]
-    caches = ", ".join(f"{name} {display.human_bytes(size)}" for name, size in hardware["caches_bytes"].items())
-    free = display.human_bytes(facts["available_memory_bytes"])
+    caches = ", ".join(f"{name} {human_bytes(size)}" for name, size in hardware["caches_bytes"].items())
+    free = human_bytes(facts["available_memory_bytes"])
     rows = {
         "processor": f"{hardware['processor']}, {hardware['cores'] or UNKNOWN} cores,"
         f" {hardware['usable_threads']} threads usable",
         "instructions": ", ".join([hardware["simd"], *hardware["fast_formats"]]),
         "caches": caches or UNKNOWN,
-        "memory": f"{display.human_bytes(hardware['memory_bytes'])}, {free} free",
-        "disk": f"{disk['filesystem']}, {display.human_bytes(disk['free_bytes'])} free of"
-        f" {display.human_bytes(disk['total_bytes'])}",
+        "memory": f"{human_bytes(hardware['memory_bytes'])}, {free} free",
+        "disk": f"{disk['filesystem']}, {human_bytes(disk['free_bytes'])} free of {human_bytes(disk['total_bytes'])}",
         "accelerators": ", ".join(hardware["accelerators"]) or "none",
         "memory bandwidth": f"{measured['memory_bandwidth'] / 1e9:.1f} GB/s",
         "disk read": _rate(measured["disk_read_rate"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,11 +22,18 @@ from headrace.files import owner_is_gone, owner_tag, write_atomically
 from headrace.generation.generate import Sampling, generate
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes, peak_memory_bytes
+from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
+from headrace.models.loss import CHUNK_BYTES
 from headrace.models.network import build
+from headrace.perf import speed
+from headrace.perf.memory import memory_parts
 from headrace.recipes.config import Config, Layers
+from headrace.recipes.inspect import describe
+from headrace.recipes.machine import remembered_machine
 from headrace.recipes.presets import PRESETS
+from headrace.training.activations import activation_bytes_per_token
 from headrace.training.checkpoint import (
     Checkpoints,
     check_disk_space,
@@ -160,6 +168,7 @@ class Pretraining:
         state = read_state(resume_from) if resume_from else None
         if state is not None:
             _check_resumable(config, state)
+        self._runtime_bytes = memory_bytes()
         self.network = build(config.model, config.training.seed)
         check_disk_space(self.folder, 2 * checkpoint_bytes(self.network))
         self.counts = count(config.model, config.training.max_length)
@@ -308,25 +317,24 @@ class Pretraining:
             for info in self.loop.steps():
                 for stage, seconds in info.seconds.items():
                     totals[stage] += seconds
-                waits.append(info.seconds["data wait"] / max(info.step_s, 1e-9))
+                insort(waits, speed.wait_share(info.seconds["data wait"], info.step_s))
                 run.first_loss = info.loss if run.first_loss is None else run.first_loss
                 run.train_loss = info.loss
                 elapsed = info.elapsed_s - first_elapsed
-                run.tokens_per_second = (info.tokens - first_tokens) / max(elapsed, 1e-9)
-                working = totals["forward"] + totals["backward"] + totals["optimizer"] + totals["data wait"]
-                speed = (info.tokens - first_tokens) / max(working, 1e-9)
-                run.percent_of_peak = 100 * speed * flops / self.peak_flops
+                tokens = info.tokens - first_tokens
+                run.tokens_per_second = speed.tokens_per_second(tokens, elapsed)
+                working = sum(totals[stage] for stage in ("data wait", "forward", "backward", "optimizer"))
+                run.percent_of_peak = speed.percent_of_peak(tokens * flops, working, self.peak_flops)
                 if info.evaluation is not None:
                     run.validation_loss = info.evaluation.loss
                     run.validation_bits_per_byte = info.evaluation.bits_per_byte
                 if info.sample:
                     run.last_sample = info.sample
                     self._write_sample(info.step, info.sample)
-                extra = {"tokens_per_second": round(run.tokens_per_second, 1), "memory_bytes": memory_bytes()}
-                metrics.write(json.dumps(as_metrics(info, extra)) + "\n")
+                metrics.write(json.dumps(as_metrics(info, self._gauges())) + "\n")
                 metrics.flush()
                 run.steps, run.tokens, run.train_seconds = info.step, info.tokens, info.elapsed_s
-                run.data_wait_percent = 100 * sorted(waits)[len(waits) // 2]
+                run.data_wait_percent = speed.median(waits)
                 yield info
         run.was_stopped = self.loop.was_stopped
         self._write_ledger()
@@ -337,9 +345,24 @@ class Pretraining:
         run.cpu_cores = (cpu_seconds() - cpu_began) / max(wall, 1e-9)
         write_atomically(self.folder / "summary.json", json.dumps(run.as_json(), indent=1).encode())
 
+    def _gauges(self) -> dict[str, Any]:
+        """What the process and the loader show at this moment, for metrics.jsonl."""
+        counters = self.loader.counters()
+        return {
+            "tokens_per_second": round(self.run.tokens_per_second, 1),
+            "memory_bytes": memory_bytes(),
+            "cpu_s": round(cpu_seconds(), 2),
+            "loader_cpu_s": round(counters.worker_cpu_s, 4),
+            "queue_depth": counters.queue_depth,
+            "queue_limit": counters.queue_limit,
+            "buffered_bytes": counters.bytes_held,
+        }
+
     def _write_ledger(self) -> None:
         """What becomes of every token in a pass; known once the whole corpus is tokenised."""
         if self.loader.cache.is_complete:
+            facts = describe(self.loader.cache, self.config.training.max_length, self.config.data.packing)
+            write_atomically(self.folder / "corpus.json", json.dumps(facts, indent=1).encode())
             ledgers = [asdict(ledger) for ledger in self.loader.ledger()]
             write_atomically(self.folder / "ledger.json", json.dumps(ledgers, indent=1).encode())
 
@@ -381,10 +404,31 @@ class Pretraining:
 
     def _begin_folder(self, position: Position) -> None:
         write_atomically(self.folder / "config.json", json.dumps(self.config.model_dump(), indent=1).encode())
-        facts = {**environment(), "peak_flops": self.peak_flops}
+        facts = {**environment(), "peak_flops": self.peak_flops, **self._instruments()}
         write_atomically(self.folder / "environment.json", json.dumps(facts, indent=1).encode())
         _keep_metrics_before(self.folder / "metrics.jsonl", position.step)
         _point_last(self.folder)
+
+    def _instruments(self) -> dict[str, Any]:
+        """What a report needs besides the metrics."""
+        training, machine = self.config.training, remembered_machine()
+        per_token = activation_bytes_per_token(self.network, training.precision)
+        parts = memory_parts(
+            self.config.model,
+            self.counts,
+            training.optimizer,
+            micro_batch_tokens=training.micro_batch_size * training.max_length,
+            activation_bytes_per_token=per_token,
+            head_chunk_bytes=CHUNK_BYTES,
+            loader_bytes=self.loader.counters().bytes_held,
+            runtime_bytes=self._runtime_bytes,
+        )
+        return {
+            "activation_bytes_per_token": per_token,
+            "memory_parts": parts.as_dict(),
+            "memory_bandwidth": machine.measurements.memory_bandwidth if machine else measure_memory_bandwidth(),
+            "machine": asdict(machine) if machine else None,
+        }
 
     def _write_sample(self, step: int, text: str) -> None:
         with open(self.folder / "samples.txt", "a", encoding="utf-8") as file:
