@@ -136,7 +136,7 @@ def _stages(run: RunRecord) -> list[Stage]:
         Stage(
             "Forward and backward",
             [
-                ("micro-batches", f"{run.num_micro_batches} of {run.training['micro_batch_size']}"),
+                ("micro-batches", f"{run.num_micro_batches}, of {run.training['micro_batch_size']} sequences"),
                 ("a step", _milliseconds(computing)),
             ],
             slow.startswith("computing"),
