@@ -29,8 +29,10 @@ from headrace.models.counts import count
 from headrace.models.network import build
 from headrace.recipes.config import Layers
 from headrace.recipes.presets import PRESETS
+from headrace.training.choose import choose
+from headrace.training.config import TrainingConfig
 from headrace.training.optimizer import Optimizer
-from headrace.training.step import TrainStep, choose_micro_batch
+from headrace.training.step import TrainStep
 
 TARGETS = {"wiki": 1.6, "prototype": 1.2, "development": 1.2, "shakespeare-char": 1.2}
 PEAK_TARGET = 80.0
@@ -80,23 +82,15 @@ def plain(preset: str, cache: hr.Cache) -> float:
 
 
 def ours(preset: str, cache: hr.Cache) -> float:
-    from headrace.training.config import TrainingConfig
-
     keep_freed_memory()
     model, batch_size, length = shape(preset, cache.tokenizer.vocab_size)
     network = build(model)
     optimizer = Optimizer(network, TrainingConfig(optimizer="adamw", learning_rate=1e-4))
     with hr.Loader(cache, batch_size, length) as loader:
-
-        def measure(size: int) -> float:
-            began = time.perf_counter()
-            batch = next(loader)
-            TrainStep(network, optimizer, size, 1.0, "float32").accumulate(batch, {"forward": 0.0, "backward": 0.0})
-            network.zero_grad(set_to_none=True)
-            return time.perf_counter() - began
-
-        size = choose_micro_batch(batch_size, measure, lambda: True, num_repeats=1)
-        train_step = TrainStep(network, optimizer, size, 1.0, "float32")
+        training = TrainingConfig(batch_size=batch_size, max_length=length, precision="float32")
+        execution = choose(network, next(loader), training)
+        print(execution)
+        train_step = TrainStep(network, optimizer, execution, 1.0)
         return timed(lambda: train_step(next(loader), 1.0), preset, batch_size * length)
 
 

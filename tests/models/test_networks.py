@@ -65,14 +65,15 @@ def test_counts_are_those_of_the_network(shape: dict[str, Any]) -> None:
     assert count(config(**shape), 32).num_parameters == sum(p.numel() for p in network.parameters())
 
 
+@pytest.mark.parametrize("use_onednn", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_head_loss_is_cross_entropy(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_loss_is_cross_entropy(masked: bool, use_onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.models.loss.CHUNK_BYTES", 4 * 50 * 16)  # 16 rows a chunk
     torch.manual_seed(0)
     hidden, weight = torch.randn(45, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
     targets = torch.randint(50, (45,))
     mask = torch.rand(45) < 0.6 if masked else None
-    loss = head_loss(hidden, weight, targets, mask, 1 / 45)
+    loss = head_loss(hidden, weight, targets, mask, 1 / 45, use_onednn)
     loss.backward()
     ours = (hidden.grad, weight.grad)
     hidden.grad = weight.grad = None

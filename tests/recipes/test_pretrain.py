@@ -51,6 +51,7 @@ def settings(corpus: Path, out: Path, **changes: Any) -> dict[str, Any]:
         "training.max_steps": 12,
         "training.evaluate_every": 4,
         "training.precision": "float32",
+        "training.matmul": "default",
         "training.threads": 1,
         "data.sources": [str(corpus)],
         "data.tokenizer": "byte",

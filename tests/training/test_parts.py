@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from headrace.data.batch import Batch
+from headrace.errors import TrainingError
 from headrace.models.config import ModelConfig
 from headrace.models.network import Network, build
+from headrace.training.choose import choose, fastest
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizer import Muon, Optimizer, orthogonalise
 from headrace.training.schedule import Limits, learning_rate_factor
-from headrace.training.step import TrainStep, choose_micro_batch
+from headrace.training.step import Execution, TrainStep, accumulate
 
 
 def small(arch: Any = "qwen3") -> Network:
@@ -32,8 +34,7 @@ def test_micro_batches_give_the_same_gradients(arch: str, masked: bool) -> None:
     gradients = []
     for size in (1, 2, 4, 8):
         network = small(arch)
-        step = TrainStep(network, Optimizer(network, TrainingConfig()), size, 1.0, "float32")
-        step.accumulate(random_batch(masked=masked), {"forward": 0.0, "backward": 0.0})
+        accumulate(network, random_batch(masked=masked), Execution(size), {"forward": 0.0, "backward": 0.0})
         gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
     for gradient in gradients[1:]:
         assert (gradient - gradients[0]).norm() < 1e-5 * gradients[0].norm()
@@ -41,7 +42,7 @@ def test_micro_batches_give_the_same_gradients(arch: str, masked: bool) -> None:
 
 def test_a_gradient_that_is_not_finite_never_reaches_the_weights() -> None:
     network = small()
-    step = TrainStep(network, Optimizer(network, TrainingConfig()), 8, 1.0, "float32")
+    step = TrainStep(network, Optimizer(network, TrainingConfig()), Execution(8), 1.0)
     step(random_batch(), 1.0)
     before = [parameter.clone() for parameter in network.parameters()]
     with torch.no_grad():
@@ -116,14 +117,48 @@ def test_the_limit_that_comes_first_ends_the_run() -> None:
     assert not Limits(None, 50.0).is_over(10**9, 49.0)
 
 
-def test_the_micro_batch_is_the_fastest_that_fits() -> None:
-    seconds = {1: 5.0, 2: 3.0, 4: 2.0, 8: 1.0}
-    seen: list[int] = []
+@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
+@pytest.mark.parametrize(
+    "execution", [Execution(4, use_onednn=True), Execution(4, gradient_checkpointing=True)], ids=str
+)
+def test_ways_to_compute_a_step_give_the_same_gradients(arch: str, execution: Execution) -> None:
+    gradients = []
+    for way in (Execution(4), execution):
+        network = small(arch)
+        way.apply_to(network)
+        accumulate(network, random_batch(masked=True), way, {"forward": 0.0, "backward": 0.0})
+        gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
+    assert (gradients[1] - gradients[0]).norm() < 1e-5 * gradients[0].norm()
+
+
+def test_the_fastest_choice_wins_by_a_margin() -> None:
+    seconds = {1: [9.0, 3.0], 2: [2.0], 4: [1.99], 8: [1.0, 8.0]}
 
     def measure(size: int) -> float:
-        seen.append(size)
-        return seconds[size]
+        times = seconds[size]
+        return times[0] if len(times) == 1 else times.pop(0)
 
-    assert choose_micro_batch(8, measure, lambda: True) == 8
-    assert choose_micro_batch(8, measure, lambda: seen[-1] < 8) == 4
-    assert choose_micro_batch(8, measure, lambda: False) == 1
+    assert fastest([1, 2, 4], measure, 2) == 2, "a hundredth is noise"
+    seconds[8] = [1.0, 8.0, 1.0]
+    assert fastest([2, 4, 8], measure, 2) == 8, "one slow round is noise too"
+
+
+def test_a_memory_budget_chooses_smaller_micro_batches_then_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {"bytes": 0}
+    per_sequence = 100
+
+    def time(_network: Network, _batch: Batch, execution: Execution) -> float:
+        size = execution.micro_batch_size * (per_sequence // 4 if execution.gradient_checkpointing else per_sequence)
+        used["bytes"] = size
+        return 1.0 / execution.micro_batch_size
+
+    monkeypatch.setattr("headrace.training.choose._time", time)
+    monkeypatch.setattr("headrace.training.choose.memory_bytes", lambda: 1000 + used["bytes"])
+    training = TrainingConfig(batch_size=8, max_length=256, precision="float32")
+    assert choose(small(), random_batch(), training).micro_batch_size == 8
+    within = choose(small(), random_batch(), training, memory_limit=1500, reserve=80)
+    assert (within.micro_batch_size, within.gradient_checkpointing) == (4, False)
+    tight = choose(small(), random_batch(), training, memory_limit=1130, reserve=80)
+    assert (tight.micro_batch_size, tight.gradient_checkpointing) == (2, True)
+    with pytest.raises(TrainingError, match="memory_budget"):
+        choose(small(), random_batch(), training, memory_limit=1050, reserve=80)

@@ -57,7 +57,7 @@ class TrainingDisplay:
             f"{config.model.arch}: {human_count(counts.num_parameters)} parameters, micro-batch"
             f" {config.training.micro_batch_size} of {config.training.batch_size}, {config.training.precision},"
             f" {config.training.threads} threads, peak {self._pretraining.peak_flops / 1e9:.0f} GFLOP/s;"
-            f" {escape(str(self._pretraining.folder))}"
+            f" {escape(str(self._pretraining.folder.path))}"
         )
         if self._live is not None:
             self._live.__enter__()

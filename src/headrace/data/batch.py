@@ -35,6 +35,12 @@ class Batch:
         rows, length = self.inputs.shape
         return int(rows) * row_bytes(int(length), self.inputs.dtype, self.documents is not None)
 
+    def rows(self, rows: slice) -> Batch:
+        """Some of its rows."""
+        documents = None if self.documents is None else self.documents[rows]
+        mask = None if self.mask is None else self.mask[rows]
+        return Batch(self.step, self.inputs[rows], self.targets[rows], documents, mask)
+
 
 def row_bytes(length: int, dtype: np.dtype[Any], is_packed: bool) -> int:
     """Memory of a row: a window of T + 1 tokens; or inputs, targets, document numbers and mask of packed documents."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from headrace.models.config import ModelConfig
+from headrace.models.linear import Linear
 from headrace.models.network import KeyValueCache, Network, attend
 
 
@@ -19,11 +20,11 @@ class Block(nn.Module):
         width, bias = config.d_model, config.bias
         self.heads = config.heads
         self.attention_norm = nn.LayerNorm(width, bias=bias)
-        self.query_key_value = nn.Linear(width, 3 * width, bias=bias)
-        self.attention_out = nn.Linear(width, width, bias=bias)
+        self.query_key_value = Linear(width, 3 * width, bias=bias)
+        self.attention_out = Linear(width, width, bias=bias)
         self.feed_forward_norm = nn.LayerNorm(width, bias=bias)
-        self.up = nn.Linear(width, config.feed_forward, bias=bias)
-        self.down = nn.Linear(config.feed_forward, width, bias=bias)
+        self.up = Linear(width, config.feed_forward, bias=bias)
+        self.down = Linear(config.feed_forward, width, bias=bias)
 
     def forward(self, x_BTD: Tensor, _: Any, mask: Tensor | None, cache: KeyValueCache | None, layer: int) -> Tensor:
         B, T, D = x_BTD.shape

@@ -6,59 +6,85 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
-CHUNK_BYTES = 8 << 20
+from headrace.models.linear import onednn_product
+
+CHUNK_BYTES = 32 << 20
+"""Logits at a time. Each chunk reads and writes the whole gradient of the head: smaller ones cost time."""
+
+LEAST_PROBABILITY = torch.finfo(torch.float32).tiny
 
 
-def head_loss(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, mask_N: Tensor | None, scale: float) -> Tensor:
+def head_loss(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    targets_N: Tensor,
+    mask_N: Tensor | None,
+    scale: float,
+    use_onednn: bool = False,
+) -> Tensor:
     """scale x the sum of cross-entropies of `hidden @ weight.T` at the targets that the mask lets count.
 
     The gradient of a chunk's logits is known as soon as the logits are, so it is used on the spot, for the hidden
     states and for the weights, and the logits of the chunk are gone before the next ones come.
     """
-    return _HeadLoss.apply(hidden_ND, weight_VD, targets_N, mask_N, scale)  # type: ignore[no-any-return,no-untyped-call]
+    use_onednn = use_onednn and hidden_ND.dtype == torch.float32
+    return _HeadLoss.apply(  # type: ignore[no-any-return,no-untyped-call]
+        hidden_ND, weight_VD, targets_N, mask_N, scale, use_onednn
+    )
 
 
 def _chunks(num_rows: int, vocab_size: int) -> list[slice]:
-    rows = max(16, CHUNK_BYTES // (4 * vocab_size))
+    """Slices of equal size, as few as the limit allows."""
+    most = max(16, CHUNK_BYTES // (4 * vocab_size))
+    rows = max(1, -(-num_rows // -(-num_rows // most)))
     return [slice(start, min(start + rows, num_rows)) for start in range(0, num_rows, rows)]
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, mask_N: Tensor | None, scale: float
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        targets_N: Tensor,
+        mask_N: Tensor | None,
+        scale: float,
+        use_onednn: bool,
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad[:2])
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
         grad_ND = torch.empty_like(hidden_ND) if needs_gradient else None
-        grad_VD = torch.zeros_like(weight_VD) if needs_gradient else None
+        grad_VD: Tensor | None = None
         weight = weight_VD.to(hidden_ND.dtype)
+        product = onednn_product if use_onednn else linear
         for rows in _chunks(len(hidden_ND), len(weight_VD)):
-            logits = (hidden_ND[rows] @ weight.T).float()
-            chosen = logits.gather(1, targets_N[rows, None])
-            normaliser = logits.logsumexp(1, keepdim=True)
-            losses = normaliser - chosen
-            if mask_N is not None:
-                losses = losses * mask_N[rows, None]
-            total += losses.sum()
-            if grad_ND is None or grad_VD is None:
+            hidden, target = hidden_ND[rows], targets_N[rows, None]
+            row_scale = scale if mask_N is None else mask_N[rows, None] * scale
+            gradient = product(hidden, weight).float().softmax(1)
+            chosen = gradient.gather(1, target)
+            # One exponential per logit instead of two; a loss is not told from one of 87 nats when it is above that.
+            total -= (chosen.clamp_min(LEAST_PROBABILITY).log() * row_scale).sum()
+            if grad_ND is None:
                 continue
-            gradient = logits.sub_(normaliser).exp_()
-            gradient.scatter_add_(1, targets_N[rows, None], torch.full_like(chosen, -1.0))
-            gradient.mul_(scale if mask_N is None else mask_N[rows, None] * scale)
-            gradient = gradient.to(hidden_ND.dtype)
-            torch.mm(gradient, weight, out=grad_ND[rows])
-            if grad_VD.dtype == gradient.dtype:
-                grad_VD.addmm_(gradient.T, hidden_ND[rows])
+            gradient.scatter_(1, target, chosen - 1)
+            gradient = gradient.to(hidden.dtype)
+            # Scaled where it is small: beside the logits the hidden states are narrow.
+            torch.mul(product(gradient, weight.T), row_scale, out=grad_ND[rows])
+            scaled_hidden = (hidden * row_scale).to(hidden.dtype)
+            if grad_VD is None:
+                grad_VD = (gradient.T @ scaled_hidden).to(weight_VD.dtype)
+            elif grad_VD.dtype == gradient.dtype:
+                grad_VD.addmm_(gradient.T, scaled_hidden)
             else:
-                grad_VD += gradient.T @ hidden_ND[rows]
+                grad_VD += gradient.T @ scaled_hidden
         ctx.save_for_backward(grad_ND, grad_VD)
-        return total * scale
+        return total
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
         grad_ND, grad_VD = ctx.saved_tensors
         if upstream[0] != 1:
             grad_ND, grad_VD = grad_ND * upstream[0], grad_VD * upstream[0]
-        return grad_ND, grad_VD, None, None, None
+        return grad_ND, grad_VD, None, None, None, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from headrace.models.config import ModelConfig
+from headrace.models.linear import Linear
 
 # Shapes: B rows, T tokens, D width, H heads, K width per head, V vocabulary.
 
@@ -45,10 +47,25 @@ class Network(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.checkpoint_blocks = False
+        self.use_compiled = False
+        self._compiled: Callable[..., Tensor] | None = None
+        self._use_onednn = False
 
     @property
     def head_weight_VD(self) -> Tensor:
         return self.embedding.weight if self.head is None else self.head
+
+    @property
+    def use_onednn(self) -> bool:
+        """Whether float32 products go through oneDNN instead of PyTorch's default."""
+        return self._use_onednn
+
+    @use_onednn.setter
+    def use_onednn(self, value: bool) -> None:
+        self._use_onednn = value
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.use_onednn = value
 
     def forward(
         self, tokens_BT: Tensor, documents_BT: Tensor | None = None, cache: KeyValueCache | None = None
@@ -67,6 +84,14 @@ class Network(nn.Module, ABC):
             else:
                 x_BTD = block(x_BTD, extras, mask, cache, number)
         return self.finish(x_BTD)
+
+    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
+        """What `forward` gives, by compiled code if `use_compiled`."""
+        if not self.use_compiled:
+            return self(tokens_BT, documents_BT)  # type: ignore[no-any-return]
+        if self._compiled is None:
+            self._compiled = torch.compile(self.forward, dynamic=False)
+        return self._compiled(tokens_BT, documents_BT)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden @ self.head_weight_VD.T

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from headrace.models.config import ModelConfig
+from headrace.models.linear import Linear
 from headrace.models.network import KeyValueCache, Network, attend
 
 EPSILON = 1e-6
@@ -22,13 +23,13 @@ class Block(nn.Module):
         self.heads, self.head_dim = config.heads, config.head_dim
         self.attention_norm = nn.RMSNorm(width, eps=EPSILON)
         # One product for queries, keys and values, and one for gate and up: larger matrices run nearer the peak.
-        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.query_key_value = Linear(width, 3 * width, bias=False)
         self.query_norm = nn.RMSNorm(config.head_dim, eps=EPSILON)
         self.key_norm = nn.RMSNorm(config.head_dim, eps=EPSILON)
-        self.attention_out = nn.Linear(width, width, bias=False)
+        self.attention_out = Linear(width, width, bias=False)
         self.feed_forward_norm = nn.RMSNorm(width, eps=EPSILON)
-        self.gate_up = nn.Linear(width, 2 * feed_forward, bias=False)
-        self.down = nn.Linear(feed_forward, width, bias=False)
+        self.gate_up = Linear(width, 2 * feed_forward, bias=False)
+        self.down = Linear(feed_forward, width, bias=False)
 
     def forward(
         self, x_BTD: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: KeyValueCache | None, layer: int

@@ -28,6 +28,8 @@ class RunConfig(BaseModel):
     """The run directory; empty: runs/ and the time."""
     resume: bool | str = False
     """auto: continue if the run directory has a checkpoint."""
+    tensorboard: bool = False
+    """Write TensorBoard event files too (needs the extra `tensorboard`)."""
 
 
 class Config(BaseModel):

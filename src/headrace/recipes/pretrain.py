@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from bisect import insort
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from headrace.data.loader import Loader
 from headrace.data.sizes import parse_bytes
 from headrace.data.sources import as_sources, standard_library
 from headrace.data.tokenizers import Tokenizer
-from headrace.errors import CheckpointError, HeadraceError, TrainingError, UsageError
-from headrace.files import owner_is_gone, owner_tag, write_atomically
+from headrace.errors import CheckpointError, UsageError
 from headrace.generation.generate import Sampling, generate
 from headrace.machine.allocator import keep_freed_memory
+from headrace.machine.device import best_device
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes, peak_memory_bytes
 from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
@@ -30,9 +29,11 @@ from headrace.models.network import build
 from headrace.perf import speed
 from headrace.perf.memory import memory_parts
 from headrace.recipes.config import Config, Layers
+from headrace.recipes.folder import RunFolder
 from headrace.recipes.inspect import describe
 from headrace.recipes.machine import remembered_machine
 from headrace.recipes.presets import PRESETS
+from headrace.recipes.tensorboard import TensorBoard
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.checkpoint import (
     Checkpoints,
@@ -42,15 +43,17 @@ from headrace.training.checkpoint import (
     load_weights,
     read_state,
 )
+from headrace.training.choose import choose
 from headrace.training.evaluate import Evaluation, Evaluator
-from headrace.training.loop import STAGES, Loop, Position, StepInfo, as_metrics
+from headrace.training.loop import Loop, Position, StepInfo, Tally, as_metrics
 from headrace.training.optimizer import Optimizer
 from headrace.training.schedule import Limits
-from headrace.training.step import TrainStep, choose_micro_batch
+from headrace.training.step import Execution, TrainStep
 
 Hook = Callable[[StepInfo], None]
 DEFAULT_MINUTES = 10.0
 SAMPLE_TOKENS = 120
+MEMORY_MARGIN = 0.96  # of the budget; the rest is for what no measurement foresees
 
 
 @dataclass
@@ -113,16 +116,11 @@ class Pretraining:
         keep_freed_memory()
         if self.config.training.threads:
             torch.set_num_threads(self.config.training.threads)
-        else:
-            self.config.training.threads = torch.get_num_threads()
-        self.folder = self._choose_folder()
-        self._closers: list[Callable[[], None]] = []
-        try:
-            self._lock()
-            self._open()
-        except BaseException:
-            self.close()
-            raise
+        self.folder = RunFolder(self.config.run.out)
+        with ExitStack() as stack:
+            stack.enter_context(self.folder.lock())
+            self._open(stack)
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Pretraining:
         return self
@@ -131,70 +129,77 @@ class Pretraining:
         self.close()
 
     def close(self) -> None:
-        while self._closers:
-            self._closers.pop()()
+        self._stack.close()
 
     # Setting up
 
-    def _choose_folder(self) -> Path:
-        if self.config.run.out:
-            return Path(self.config.run.out)
-        return Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-
-    def _lock(self) -> None:
-        """One living process per run directory."""
-        lock = self.folder / "run.lock"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if lock.exists() and not owner_is_gone(lock.read_text()):
-                raise TrainingError(f"{self.folder}: a living process is training here. Choose another --out.")
-            write_atomically(lock, owner_tag().encode())
-        except OSError as problem:
-            raise TrainingError(f"{self.folder}: cannot be written ({problem.strerror}).") from None
-        self._closers.append(lambda: lock.unlink(missing_ok=True))
-
-    def _open(self) -> None:
-        config = self.config
-        checkpoints = Checkpoints(self.folder / "checkpoints")
-        resume_from = checkpoints.last() if config.run.resume else None
-        if config.run.resume is True and resume_from is None:
-            raise CheckpointError(f"{self.folder}: no checkpoint to resume from.")
-        if resume_from is None and (self.folder / "metrics.jsonl").exists():
-            raise UsageError(f"{self.folder}: holds a run already. Resume it with --resume, or choose another --out.")
-        self.loader = self._make_loader("train")
-        self._closers.append(self.loader.close)
+    def _open(self, stack: ExitStack) -> None:
+        config, training = self.config, self.config.training
+        self._checkpoints = Checkpoints(self.folder.path / "checkpoints")
+        resume_from = self._checkpoint_to_resume()
+        self.loader = stack.enter_context(self._make_loader("train"))
         self.tokenizer = self.loader.cache.tokenizer
         _complete_model(config, self.tokenizer)
         state = read_state(resume_from) if resume_from else None
         if state is not None:
             _check_resumable(config, state)
-        self._runtime_bytes = memory_bytes()
-        self.network = build(config.model, config.training.seed)
-        check_disk_space(self.folder, 2 * checkpoint_bytes(self.network))
-        self.counts = count(config.model, config.training.max_length)
-        self.run = Run(self.folder, self.counts.num_parameters)
-        self.optimizer = Optimizer(self.network, config.training)
+        runtime_bytes = memory_bytes()
+        self.network = build(config.model, training.seed).to(best_device())
+        check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
+        self.counts = count(config.model, training.max_length)
+        self.run = Run(self.folder.path, self.counts.num_parameters)
+        self.optimizer = Optimizer(self.network, training)
         position = Position()
         if state is not None and resume_from is not None:
             load_weights(resume_from, self.network)
             load_optimizer(resume_from, self.optimizer)
             self.loader.restore(state["loader"])
             position = Position(**state["position"])
-        self._choose(state)
-        self._evaluator = self._make_evaluator()
-        training = config.training
-        step = TrainStep(
-            self.network, self.optimizer, training.micro_batch_size, training.gradient_clip, training.precision
-        )
-        self._checkpoints = checkpoints
         limits = self._limits()
-        if not training.evaluate_every:
-            training.evaluate_every = max(1, (limits.steps or 1000) // 10) if limits.seconds is None else 200
-        training.save_every = training.save_every or training.evaluate_every
+        self.execution = Execution(**state["execution"]) if state else self._choose_execution()
+        for key in ("micro_batch_size", "precision", "gradient_checkpointing", "threads"):  # chosen is resolved
+            setattr(training, key, getattr(self.execution, key))
+        training.matmul = "onednn" if self.execution.use_onednn else "default"
+        self._evaluator = self._make_evaluator()
+        step = TrainStep(self.network, self.optimizer, self.execution, training.gradient_clip)
         self.loop = Loop(training, limits, self.loader, step, position, self._evaluate, self._save, self._should_stop)
-        dtype = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
-        self.peak_flops = state["peak_flops"] if state else measure_peak_flops(dtype)
-        self._begin_folder(position)
+        self.peak_flops = state["peak_flops"] if state else measure_peak_flops(self.execution.dtype)
+        facts = {**environment(), "peak_flops": self.peak_flops, "execution": asdict(self.execution)}
+        facts |= self._instruments(runtime_bytes)
+        self.folder.begin(config.model_dump(), facts, position.step)
+        self._hooks = [stack.enter_context(TensorBoard(self.folder.path))] if config.run.tensorboard else []
+
+    def _instruments(self, runtime_bytes: int) -> dict[str, Any]:
+        """What a report needs besides the metrics."""
+        training, machine = self.config.training, remembered_machine()
+        per_token = activation_bytes_per_token(self.network, training.precision)
+        parts = memory_parts(
+            self.config.model,
+            self.counts,
+            training.optimizer,
+            micro_batch_tokens=training.micro_batch_size * training.max_length,
+            activation_bytes_per_token=per_token,
+            head_chunk_bytes=CHUNK_BYTES,
+            loader_bytes=self.loader.counters().bytes_held,
+            runtime_bytes=runtime_bytes,
+        )
+        return {
+            "activation_bytes_per_token": per_token,
+            "memory_parts": parts.as_dict(),
+            "memory_bandwidth": machine.measurements.memory_bandwidth if machine else measure_memory_bandwidth(),
+            "machine": asdict(machine) if machine else None,
+        }
+
+    def _checkpoint_to_resume(self) -> Path | None:
+        wanted = self.config.run.resume
+        checkpoint = self._checkpoints.last() if wanted else None
+        if wanted is True and checkpoint is None:
+            raise CheckpointError(f"{self.folder.path}: no checkpoint to resume from.")
+        if checkpoint is None and self.folder.holds_a_run:
+            raise UsageError(
+                f"{self.folder.path}: holds a run already. Resume it with --resume, or choose another --out."
+            )
+        return checkpoint
 
     def _make_loader(self, part: str) -> Loader:
         data, training = self.config.data, self.config.training
@@ -234,7 +239,7 @@ class Pretraining:
             return None
         with self._make_loader("validation") as loader:
             training = self.config.training
-            return Evaluator(loader, self.tokenizer, training.evaluation_tokens, training.precision)
+            return Evaluator(loader, self.tokenizer, training.evaluation_tokens, self.execution.precision)
 
     def _limits(self) -> Limits:
         training = self.config.training
@@ -250,100 +255,58 @@ class Pretraining:
             seconds = 60 * DEFAULT_MINUTES
         return Limits(min(steps) if steps else None, seconds)
 
-    def _choose(self, state: dict[str, Any] | None) -> None:
-        """Precision and micro-batch by measurement; on resume, what was chosen before: else it could not be exact."""
+    def _choose_execution(self) -> Execution:
+        """By measurement, on the first batch, which then comes again."""
         training = self.config.training
-        if state is not None:
-            chosen = state["chosen"]
-            training.precision, training.micro_batch_size = chosen["precision"], chosen["micro_batch_size"]
-            training.gradient_checkpointing = chosen["gradient_checkpointing"]
-            torch.set_num_threads(chosen["threads"])
-            self.network.checkpoint_blocks = training.gradient_checkpointing
-            return
-        self.network.checkpoint_blocks = training.gradient_checkpointing
         budget = parse_bytes("training.memory_budget", training.memory_budget) if training.memory_budget else None
         batch = next(self.loader)
         self.loader.seek(0)
-        if training.precision == "auto":
-            size = training.micro_batch_size or min(2, training.batch_size)
-            times = {p: min(self._time(batch, size, p) for _ in range(3)) for p in ("float32", "bfloat16")}
-            training.precision = "bfloat16" if times["bfloat16"] < 0.9 * times["float32"] else "float32"
-        if training.micro_batch_size:
-            if training.batch_size % training.micro_batch_size:
-                near = training.batch_size // max(1, round(training.batch_size / training.micro_batch_size))
-                raise UsageError(
-                    f"training.micro_batch_size {training.micro_batch_size} does not divide batch_size"
-                    f" {training.batch_size}; try {near}"
-                )
-            return
-        reserve = 8 * self.counts.num_parameters  # what the optimizer will add
-
-        def fits() -> bool:
-            return budget is None or memory_bytes() + reserve < 0.97 * budget
-
-        training.micro_batch_size = choose_micro_batch(
-            training.batch_size, lambda size: self._time(batch, size, training.precision), fits
-        )
-
-    def _time(self, batch: Any, micro_batch_size: int, precision: str) -> float:
-        """Seconds per sequence of a forward and backward pass, over a few micro-batches."""
-        from headrace.data.batch import Batch
-
-        rows = slice(0, max(micro_batch_size, min(4, len(batch.inputs)) // micro_batch_size * micro_batch_size))
-        documents = None if batch.documents is None else batch.documents[rows]
-        mask = None if batch.mask is None else batch.mask[rows]
-        part = Batch(0, batch.inputs[rows], batch.targets[rows], documents, mask)
-        step = TrainStep(self.network, self.optimizer, micro_batch_size, 0.0, precision)
-        began = time.perf_counter()
-        step.accumulate(part, {"forward": 0.0, "backward": 0.0})
-        seconds = (time.perf_counter() - began) / len(part.inputs)
-        self.network.zero_grad(set_to_none=True)
-        return seconds
+        limit = None if budget is None else int(MEMORY_MARGIN * budget)
+        return choose(self.network, batch, training, limit, self.optimizer.bytes_to_come())
 
     # Running
 
     def steps(self) -> Iterable[StepInfo]:
         """Train, keeping the run directory up to date; then complete `run`."""
         run, position = self.run, self.loop.position
-        first_tokens, first_elapsed = position.tokens, position.elapsed_s
+        tally = Tally(position.tokens, position.elapsed_s)
         cpu_began, began = cpu_seconds(), time.perf_counter()
-        totals = dict.fromkeys(STAGES, 0.0)
-        waits: list[float] = []
         if position.step == 0:
             run.first_sample = self._sample()
-            self._write_sample(0, run.first_sample)
-        flops = self.counts.training_flops_per_token
-        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics:
+            self.folder.add_sample(0, run.first_sample)
+        with self.folder.metrics() as metrics:
             for info in self.loop.steps():
-                for stage, seconds in info.seconds.items():
-                    totals[stage] += seconds
-                insort(waits, speed.wait_share(info.seconds["data wait"], info.step_s))
-                run.first_loss = info.loss if run.first_loss is None else run.first_loss
-                run.train_loss = info.loss
-                elapsed = info.elapsed_s - first_elapsed
-                tokens = info.tokens - first_tokens
-                run.tokens_per_second = speed.tokens_per_second(tokens, elapsed)
-                working = sum(totals[stage] for stage in ("data wait", "forward", "backward", "optimizer"))
-                run.percent_of_peak = speed.percent_of_peak(tokens * flops, working, self.peak_flops)
-                if info.evaluation is not None:
-                    run.validation_loss = info.evaluation.loss
-                    run.validation_bits_per_byte = info.evaluation.bits_per_byte
+                tally.add(info)
+                self._update_run(info, tally)
                 if info.sample:
-                    run.last_sample = info.sample
-                    self._write_sample(info.step, info.sample)
-                metrics.write(json.dumps(as_metrics(info, self._gauges())) + "\n")
-                metrics.flush()
-                run.steps, run.tokens, run.train_seconds = info.step, info.tokens, info.elapsed_s
-                run.data_wait_percent = speed.median(waits)
+                    self.folder.add_sample(info.step, info.sample)
+                line = as_metrics(info, self._gauges())
+                metrics.write(json.dumps(line) + "\n")
+                for hook in self._hooks:
+                    hook(line)
                 yield info
-        run.was_stopped = self.loop.was_stopped
-        self._write_ledger()
-        run.skipped_steps = position.bad_steps
         wall = time.perf_counter() - began
-        run.seconds = {**totals, "other": max(0.0, wall - sum(totals.values()))}
+        run.was_stopped = self.loop.was_stopped
+        run.skipped_steps = position.bad_steps
+        run.seconds = {**tally.seconds, "other": max(0.0, wall - sum(tally.seconds.values()))}
         run.peak_memory_bytes = peak_memory_bytes()
         run.cpu_cores = (cpu_seconds() - cpu_began) / max(wall, 1e-9)
-        write_atomically(self.folder / "summary.json", json.dumps(run.as_json(), indent=1).encode())
+        self._write_ledger()
+        self.folder.write_json("summary.json", run.as_json())
+
+    def _update_run(self, info: StepInfo, tally: Tally) -> None:
+        run = self.run
+        run.steps, run.tokens, run.train_seconds = info.step, info.tokens, info.elapsed_s
+        run.first_loss = info.loss if run.first_loss is None else run.first_loss
+        run.train_loss = info.loss
+        run.tokens_per_second = speed.tokens_per_second(tally.tokens, tally.elapsed_s)
+        flops = tally.tokens * self.counts.training_flops_per_token
+        run.percent_of_peak = speed.percent_of_peak(flops, tally.working_s, self.peak_flops)
+        run.data_wait_percent = 100 * speed.median(tally.wait_shares)
+        run.last_sample = info.sample or run.last_sample
+        if info.evaluation is not None:
+            run.validation_loss = info.evaluation.loss
+            run.validation_bits_per_byte = info.evaluation.bits_per_byte
 
     def _gauges(self) -> dict[str, Any]:
         """What the process and the loader show at this moment, for metrics.jsonl."""
@@ -361,15 +324,15 @@ class Pretraining:
     def _write_ledger(self) -> None:
         """What becomes of every token in a pass; known once the whole corpus is tokenised."""
         if self.loader.cache.is_complete:
-            facts = describe(self.loader.cache, self.config.training.max_length, self.config.data.packing)
-            write_atomically(self.folder / "corpus.json", json.dumps(facts, indent=1).encode())
+            corpus = describe(self.loader.cache, self.config.training.max_length, self.config.data.packing)
+            self.folder.write_json("corpus.json", corpus)
             ledgers = [asdict(ledger) for ledger in self.loader.ledger()]
-            write_atomically(self.folder / "ledger.json", json.dumps(ledgers, indent=1).encode())
+            self.folder.write_json("ledger.json", ledgers)
 
     def _evaluate(self) -> tuple[Evaluation | None, str]:
         evaluation = None
         if self._evaluator is not None:
-            evaluation = self._evaluator(self.network, self.config.training.micro_batch_size)
+            evaluation = self._evaluator(self.network, self.execution.micro_batch_size)
         return evaluation, self._sample()
 
     def _sample(self) -> str:
@@ -383,56 +346,15 @@ class Pretraining:
         )
 
     def _save(self, is_best: bool) -> None:
-        training = self.config.training
-        chosen = {
-            "precision": training.precision,
-            "micro_batch_size": training.micro_batch_size,
-            "gradient_checkpointing": training.gradient_checkpointing,
-            "threads": torch.get_num_threads(),
-        }
         state = {
             "position": asdict(self.loop.position),
             "loader": self.loader.state(),
-            "chosen": chosen,
+            "execution": asdict(self.execution),
             "config": self.config.model_dump(),
             "peak_flops": self.peak_flops,
             "environment": environment(),
         }
         self._checkpoints.save(self.loop.position.step, self.network, self.optimizer, self.tokenizer, state, is_best)
-
-    # The run directory
-
-    def _begin_folder(self, position: Position) -> None:
-        write_atomically(self.folder / "config.json", json.dumps(self.config.model_dump(), indent=1).encode())
-        facts = {**environment(), "peak_flops": self.peak_flops, **self._instruments()}
-        write_atomically(self.folder / "environment.json", json.dumps(facts, indent=1).encode())
-        _keep_metrics_before(self.folder / "metrics.jsonl", position.step)
-        _point_last(self.folder)
-
-    def _instruments(self) -> dict[str, Any]:
-        """What a report needs besides the metrics."""
-        training, machine = self.config.training, remembered_machine()
-        per_token = activation_bytes_per_token(self.network, training.precision)
-        parts = memory_parts(
-            self.config.model,
-            self.counts,
-            training.optimizer,
-            micro_batch_tokens=training.micro_batch_size * training.max_length,
-            activation_bytes_per_token=per_token,
-            head_chunk_bytes=CHUNK_BYTES,
-            loader_bytes=self.loader.counters().bytes_held,
-            runtime_bytes=self._runtime_bytes,
-        )
-        return {
-            "activation_bytes_per_token": per_token,
-            "memory_parts": parts.as_dict(),
-            "memory_bandwidth": machine.measurements.memory_bandwidth if machine else measure_memory_bandwidth(),
-            "machine": asdict(machine) if machine else None,
-        }
-
-    def _write_sample(self, step: int, text: str) -> None:
-        with open(self.folder / "samples.txt", "a", encoding="utf-8") as file:
-            file.write(f"--- step {step} ---\n{text}\n\n")
 
 
 def _complete_model(config: Config, tokenizer: Tokenizer) -> None:
@@ -464,29 +386,3 @@ def _check_resumable(config: Config, state: dict[str, Any]) -> None:
         before, now = saved["training"][key], getattr(config.training, key)
         if before != now:
             raise CheckpointError(f"training.{key} was {before!r} in the run and is {now!r} now.")
-
-
-def _keep_metrics_before(path: Path, step: int) -> None:
-    """After a resume, lines of steps that will be done again are dropped."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError):
-            continue  # the torn last line of a killed run
-    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
-
-
-def _point_last(folder: Path) -> None:
-    """runs/last is the newest run of its folder."""
-    link = folder.parent / "last"
-    if link.is_symlink() or not link.exists():
-        temporary = folder.parent / f"{owner_tag()}~last.tmp"
-        try:
-            temporary.symlink_to(folder.name)
-            os.replace(temporary, link)
-        except OSError as problem:
-            raise HeadraceError(f"{link}: cannot be made ({problem.strerror}).") from None

@@ -35,7 +35,7 @@ def _kept_per_token(network: Network, precision: str) -> float:
         return tensor
 
     length = min(LENGTH, network.config.context)
-    tokens = torch.zeros(1, length, dtype=torch.int64)
-    with torch.enable_grad(), autocast(precision), saved_tensors_hooks(note, lambda tensor: tensor):
+    tokens = torch.zeros(1, length, dtype=torch.int64, device=network.head_weight_VD.device)
+    with torch.enable_grad(), autocast(network, precision), saved_tensors_hooks(note, lambda tensor: tensor):
         network(tokens)
     return sum(storages.values()) / length

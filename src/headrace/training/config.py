@@ -50,16 +50,20 @@ class TrainingConfig(BaseModel):
     """Compute activations twice instead of keeping them: less memory, a third more time."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 autocast where a measurement on this machine shows that it is faster, else float32."""
+    matmul: Literal["auto", "default", "onednn"] = "auto"
+    """Kernel of float32 products; auto: oneDNN where it is measured to be faster than PyTorch's default."""
+    compile: bool = False
+    """Try torch.compile too, where there is a C++ compiler, and keep it if it is measured to be faster."""
     threads: int = Field(default=0, ge=0)
     """Threads of the computation; 0: one per core."""
     memory_budget: str = ""
-    """Memory of the whole process, such as 850MB; looked at when the micro-batch is chosen."""
+    """Most memory of the whole process, such as 850MB: micro-batch and gradient checkpointing are chosen within it."""
     evaluate_every: int = Field(default=0, ge=0)
-    """Steps between evaluations; 0: ten of them in a run."""
+    """Steps between evaluations; 0: ten of them in a run, whatever limits it."""
     evaluation_tokens: int = Field(default=50_000, ge=0)
     """Tokens of the validation part to evaluate on, the same every time; 0: all of it."""
     save_every: int = Field(default=0, ge=0)
-    """Steps between checkpoints; 0: at every evaluation."""
+    """Steps between checkpoints; 0: ten of them in a run. The best and the last are kept whatever this is."""
     prompt: str = ""
     """What samples begin with."""
     seed: int = 0

@@ -41,18 +41,16 @@ class Evaluator:
         left = min(rows, wanted)
         for _ in range(steps):
             batch = next(loader)
-            keep = slice(0, min(left, len(batch.inputs)))
-            left -= len(batch.inputs[keep])
-            documents = None if batch.documents is None else batch.documents[keep]
-            mask = None if batch.mask is None else batch.mask[keep]
-            self._batches.append(Batch(batch.step, batch.inputs[keep], batch.targets[keep], documents, mask))
+            kept = batch.rows(slice(0, min(left, len(batch.inputs))))
+            left -= len(kept.inputs)
+            self._batches.append(kept)
         self._byte_lengths = tokenizer.byte_lengths()
         self._precision = precision
 
     def __call__(self, network: Network, micro_batch_size: int) -> Evaluation:
         """Rows go through in micro-batches: nothing is kept for a backward pass, so memory is no concern."""
         total, num_tokens, num_bytes = 0.0, 0, 0
-        with torch.no_grad(), autocast(self._precision):
+        with torch.no_grad(), autocast(network, self._precision):
             for batch in self._batches:
                 for start in range(0, len(batch.inputs), micro_batch_size):
                     total += float(batch_loss(network, batch, slice(start, start + micro_batch_size), 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,33 +120,62 @@ class Loop:
                 seconds={"data wait": waited, **result.seconds},
                 is_last=is_last,
             )
-            self._between_steps(info)
+            self._between_steps(info, progress)
             info.step_s = time.perf_counter() - step_began
             position.elapsed_s = info.elapsed_s = resumed_s + time.perf_counter() - began
             yield info
             if info.is_last:
                 return
 
-    def _between_steps(self, info: StepInfo) -> None:
+    def _between_steps(self, info: StepInfo, progress_before: float) -> None:
         """Evaluate and save when it is time."""
-        config = self._config
+        config, position = self._config, self.position
         began = time.perf_counter()
+        is_finished = info.is_last and not self.was_stopped
+        is_evaluated = is_finished or _is_due(config.evaluate_every, info.step, progress_before, info.progress)
         is_best = False
-        is_evaluated = info.step % config.evaluate_every == 0 or (info.is_last and not self.was_stopped)
         if is_evaluated:
             info.evaluation, info.sample = self._evaluate()
             loss = info.evaluation.loss if info.evaluation else None
-            if loss is not None and (self.position.best_loss is None or loss < self.position.best_loss):
-                self.position.best_loss, is_best = loss, True
+            if loss is not None and (position.best_loss is None or loss < position.best_loss):
+                position.best_loss, is_best = loss, True
         evaluated = time.perf_counter()
-        if (
-            info.is_last
-            or info.step % config.save_every == 0
-            or (is_best and config.save_every == config.evaluate_every)
-        ):
+        is_saved = _is_due(config.save_every, info.step, progress_before, info.progress)
+        if info.is_last or is_best or is_saved:
             self._save(is_best)
         info.seconds["evaluation"] = evaluated - began
         info.seconds["checkpointing"] = time.perf_counter() - evaluated
+
+
+def _is_due(every: int, step: int, progress_before: float, progress: float) -> bool:
+    """Every so many steps; 0: ten times in a run, whatever limits it."""
+    if every:
+        return step % every == 0
+    return int(10 * progress + 1e-9) > int(10 * progress_before + 1e-9)
+
+
+class Tally:
+    """Sums over the steps of this session; what they mean is for `perf` to say."""
+
+    def __init__(self, tokens_before: int, seconds_before: float) -> None:
+        self._tokens_before, self._seconds_before = tokens_before, seconds_before
+        self.tokens = 0
+        self.elapsed_s = 0.0
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.wait_shares: list[float] = []
+        """Waiting over the whole of each step, in order of size."""
+
+    def add(self, info: StepInfo) -> None:
+        for stage, seconds in info.seconds.items():
+            self.seconds[stage] += seconds
+        insort(self.wait_shares, info.seconds["data wait"] / max(info.step_s, 1e-9))
+        self.tokens = info.tokens - self._tokens_before
+        self.elapsed_s = info.elapsed_s - self._seconds_before
+
+    @property
+    def working_s(self) -> float:
+        """Without evaluations and checkpoints."""
+        return sum(self.seconds[stage] for stage in ("data wait", "forward", "backward", "optimizer"))
 
 
 def as_metrics(info: StepInfo, extra: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,8 @@ from headrace.training.config import TrainingConfig
 # Quintic Newton-Schulz coefficients that bring singular values near 1 in five steps (Jordan et al., 2024).
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
+# Matrices of one shape that are orthogonalised together: enough for full speed, in little memory.
+_SCRATCH_ELEMENTS = 4 << 20
 # Layers whose weight is several matrices stacked.
 _STACKED = {"query_key_value.weight": 3, "gate_up.weight": 2}
 
@@ -56,11 +59,17 @@ class Muon(torch.optim.Optimizer):
                 rows = parameter.shape[0] // group["stacked"]
                 for part, update in zip(parameter.split(rows), ahead.split(rows), strict=True):
                     by_shape[tuple(part.shape)].append((part, update))
-            for (rows, columns), pairs in by_shape.items():
-                updates = orthogonalise(torch.stack([update for _, update in pairs]).float())
-                size = 0.2 * max(rows, columns) ** 0.5
-                for (part, _), update in zip(pairs, updates, strict=True):
-                    part.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * size)
+            for shape, pairs in by_shape.items():
+                at_once = max(1, _SCRATCH_ELEMENTS // math.prod(shape))
+                for start in range(0, len(pairs), at_once):
+                    self._update(pairs[start : start + at_once], group)
+
+    @staticmethod
+    def _update(pairs: list[tuple[Tensor, Tensor]], group: dict[str, Any]) -> None:
+        updates = orthogonalise(torch.stack([update for _, update in pairs]).float())
+        size = 0.2 * max(updates.shape[1:]) ** 0.5
+        for (part, _), update in zip(pairs, updates, strict=True):
+            part.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * size)
 
 
 class Optimizer:
@@ -102,6 +111,19 @@ class Optimizer:
             for group in part.param_groups:
                 group["lr"] = self._peak * factor
             part.step()
+
+    def bytes_to_come(self) -> int:
+        """Memory that the first step will take: the state, and what the update works in."""
+        num_bytes = 0
+        for part in self.parts:
+            scratch = 0
+            for parameter in self._parameters(part):
+                numbers = 1 if isinstance(part, Muon) else 2
+                num_bytes += 0 if part.state.get(parameter) else numbers * 4 * parameter.numel()
+                scratch += 4 * parameter.numel()
+            if isinstance(part, Muon):  # the momentum ahead of all, and a few buffers of those that go together
+                num_bytes += scratch + 4 * 4 * _SCRATCH_ELEMENTS
+        return num_bytes
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, by the names of the parameters."""

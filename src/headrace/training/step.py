@@ -1,9 +1,8 @@
-"""One update: micro-batches forward and backward, clip, check, step. Also: how large a micro-batch should be."""
+"""One update: micro-batches forward and backward, clip, check, step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -33,6 +32,33 @@ class TokenBatch(Protocol):
     def num_tokens(self) -> int: ...
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How a step is computed, never what: chosen by measurement, recorded, and the same again after a resume."""
+
+    micro_batch_size: int
+    precision: str = "float32"
+    use_onednn: bool = False
+    """Float32 products by oneDNN instead of PyTorch's default."""
+    gradient_checkpointing: bool = False
+    compiled: bool = False
+    """Through torch.compile."""
+    threads: int = 0
+    """Threads of the computation; 0: as they are."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What matrix products are computed in."""
+        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+
+    def apply_to(self, network: Network) -> None:
+        network.use_onednn = self.use_onednn
+        network.use_compiled = self.compiled
+        network.checkpoint_blocks = self.gradient_checkpointing
+        if self.threads:
+            torch.set_num_threads(self.threads)
+
+
 @dataclass
 class StepResult:
     """What an update did."""
@@ -44,8 +70,10 @@ class StepResult:
     """Where its time went: forward (with the head's loss and its gradients), backward, optimizer."""
 
 
-def autocast(precision: str, device: str = "cpu") -> AbstractContextManager[Any]:
-    return torch.autocast(device, dtype=torch.bfloat16) if precision == "bfloat16" else nullcontext()
+def autocast(network: Network, precision: str) -> AbstractContextManager[Any]:
+    if precision != "bfloat16":
+        return nullcontext()
+    return torch.autocast(network.head_weight_VD.device.type, dtype=torch.bfloat16)
 
 
 def batch_loss(network: Network, batch: TokenBatch, rows: slice, scale: float) -> Tensor:
@@ -55,25 +83,23 @@ def batch_loss(network: Network, batch: TokenBatch, rows: slice, scale: float) -
     targets = torch.from_numpy(batch.targets[rows].astype(np.int64)).to(device)
     documents = None if batch.documents is None else torch.from_numpy(batch.documents[rows]).to(device)
     mask = None if batch.mask is None else torch.from_numpy(batch.mask[rows]).to(device).flatten()
-    hidden = network(inputs, documents)
-    return head_loss(hidden.flatten(0, 1), network.head_weight_VD, targets.flatten(), mask, scale)
+    hidden = network.hidden(inputs, documents)
+    return head_loss(hidden.flatten(0, 1), network.head_weight_VD, targets.flatten(), mask, scale, network.use_onednn)
 
 
 class TrainStep:
     """Turns batches into updates."""
 
-    def __init__(
-        self, network: Network, optimizer: Optimizer, micro_batch_size: int, gradient_clip: float, precision: str
-    ) -> None:
+    def __init__(self, network: Network, optimizer: Optimizer, execution: Execution, gradient_clip: float) -> None:
         self._network = network
         self._optimizer = optimizer
-        self._micro_batch_size = micro_batch_size
+        self._execution = execution
         self._clip = gradient_clip or float("inf")
-        self._precision = precision
+        execution.apply_to(network)
 
     def __call__(self, batch: TokenBatch, learning_rate_factor: float) -> StepResult:
         seconds = {"forward": 0.0, "backward": 0.0}
-        loss = self.accumulate(batch, seconds)
+        loss = accumulate(self._network, batch, self._execution, seconds)
         began = time.perf_counter()
         norm = float(torch.nn.utils.clip_grad_norm_(self._network.parameters(), self._clip))
         is_finite = bool(np.isfinite(norm) and np.isfinite(loss))
@@ -83,45 +109,18 @@ class TrainStep:
         seconds["optimizer"] = time.perf_counter() - began
         return StepResult(loss, norm, is_finite, seconds)
 
-    def accumulate(self, batch: TokenBatch, seconds: dict[str, float]) -> float:
-        """Gradients of the mean loss over all targets of the batch, whatever the micro-batches."""
-        scale = 1.0 / max(batch.num_tokens, 1)
-        loss = 0.0
-        for start in range(0, len(batch.inputs), self._micro_batch_size):
-            began = time.perf_counter()
-            with autocast(self._precision):
-                part = batch_loss(self._network, batch, slice(start, start + self._micro_batch_size), scale)
-            middle = time.perf_counter()
-            part.backward()  # type: ignore[no-untyped-call]
-            loss += float(part.detach())
-            seconds["forward"] += middle - began
-            seconds["backward"] += time.perf_counter() - middle
-        return loss
 
-
-def candidate_sizes(batch_size: int) -> list[int]:
-    """Micro-batches that divide the batch, from small to large.
-
-    >>> candidate_sizes(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    return [size for size in range(1, batch_size + 1) if batch_size % size == 0]
-
-
-def choose_micro_batch(
-    batch_size: int, measure: Callable[[int], float], fits: Callable[[], bool], num_repeats: int = 2
-) -> int:
-    """The fastest micro-batch that fits. `measure(size)` gives seconds per sequence; sizes take turns."""
-    sizes = [size for size in candidate_sizes(batch_size) if size >= min(2, batch_size)] or [1]
-    if len(sizes) > 5:  # spread over the range
-        sizes = sorted({sizes[round(i * (len(sizes) - 1) / 4)] for i in range(5)})
-    times: dict[int, list[float]] = {}
-    for size in sizes:
-        measure(size)  # the first time pays for fresh memory
-        if not fits():
-            break
-        times[size] = []
-    for _ in range(num_repeats):
-        for size, seen in times.items():
-            seen.append(measure(size))
-    return min(times, key=lambda size: min(times[size])) if times else 1
+def accumulate(network: Network, batch: TokenBatch, execution: Execution, seconds: dict[str, float]) -> float:
+    """Gradients of the mean loss over all targets of the batch, whatever the micro-batches."""
+    scale = 1.0 / max(batch.num_tokens, 1)
+    loss = 0.0
+    for start in range(0, len(batch.inputs), execution.micro_batch_size):
+        began = time.perf_counter()
+        with autocast(network, execution.precision):
+            part = batch_loss(network, batch, slice(start, start + execution.micro_batch_size), scale)
+        middle = time.perf_counter()
+        part.backward()  # type: ignore[no-untyped-call]
+        loss += float(part.detach())
+        seconds["forward"] += middle - began
+        seconds["backward"] += time.perf_counter() - middle
+    return loss

@@ -1,0 +1,94 @@
+"""The run directory: one living process writes it, and a killed one leaves it readable.
+
+config.json         the resolved configuration
+environment.json    versions, machine, measured peak, how steps are computed
+metrics.jsonl       one object per step
+samples.txt         sampled text before training and at each evaluation
+corpus.json         tokenisation and chunking statistics
+ledger.json         what became of every token of a pass
+summary.json        the end result
+checkpoints/        see training/checkpoint.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from headrace.errors import HeadraceError, TrainingError
+from headrace.files import owner_is_gone, owner_tag, write_atomically
+
+
+class RunFolder:
+    """Where a run is written."""
+
+    def __init__(self, out: str) -> None:
+        """An empty name makes a new folder below runs/, named by the time."""
+        self.path = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+
+    @property
+    def holds_a_run(self) -> bool:
+        return (self.path / "metrics.jsonl").exists()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One living process per run directory."""
+        lock = self.path / "run.lock"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if lock.exists() and not owner_is_gone(lock.read_text()):
+                raise TrainingError(f"{self.path}: a living process is training here. Choose another --out.")
+            write_atomically(lock, owner_tag().encode())
+        except OSError as problem:
+            raise TrainingError(f"{self.path}: cannot be written ({problem.strerror}).") from None
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+    def begin(self, config: dict[str, Any], environment: dict[str, Any], step: int) -> None:
+        """Write what is known before the first step; after a resume, forget lines of steps that come again."""
+        self.write_json("config.json", config)
+        self.write_json("environment.json", environment)
+        _keep_metrics_before(self.path / "metrics.jsonl", step)
+        _point_last(self.path)
+
+    def metrics(self) -> TextIO:
+        return open(self.path / "metrics.jsonl", "a", encoding="utf-8", buffering=1)
+
+    def add_sample(self, step: int, text: str) -> None:
+        with open(self.path / "samples.txt", "a", encoding="utf-8") as file:
+            file.write(f"--- step {step} ---\n{text}\n\n")
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_atomically(self.path / name, json.dumps(value, indent=1).encode())
+
+
+def _keep_metrics_before(path: Path, step: int) -> None:
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError):
+            continue  # the torn last line of a killed run
+    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+
+
+def _point_last(folder: Path) -> None:
+    """runs/last is the newest run of its folder."""
+    link = folder.parent / "last"
+    if link.is_symlink() or not link.exists():
+        temporary = folder.parent / f"{owner_tag()}~last.tmp"
+        try:
+            temporary.symlink_to(folder.name)
+            os.replace(temporary, link)
+        except OSError as problem:
+            raise HeadraceError(f"{link}: cannot be made ({problem.strerror}).") from None

@@ -1,0 +1,154 @@
+"""How to compute a step on this machine, by measuring: precision, kernel, micro-batch, checkpointing, compilation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+
+from headrace.data.batch import Batch
+from headrace.errors import TrainingError, UsageError
+from headrace.machine.facts import memory_bytes
+from headrace.models.linear import has_onednn
+from headrace.models.network import Network
+from headrace.training.config import TrainingConfig
+from headrace.training.step import Execution, accumulate
+
+Choice = TypeVar("Choice", bound=Hashable)
+PROBE_TOKENS = 2048  # enough for products to run at full rate
+NUM_ROUNDS = 3
+# Another way must be this much faster than the plainer one before it: less is noise, and plainer is better.
+WORTHWHILE = 0.97
+
+
+def choose(
+    network: Network, batch: Batch, training: TrainingConfig, memory_limit: int | None = None, reserve: int = 0
+) -> Execution:
+    """The fastest way to compute a step of this batch that stays below the limit.
+
+    `reserve`: bytes that will be needed beside forward and backward passes (the optimizer's state).
+    """
+    size = training.micro_batch_size or _probe_size(training)
+    if training.batch_size % size:
+        near = training.batch_size // max(1, round(training.batch_size / size))
+        raise UsageError(
+            f"training.micro_batch_size {size} does not divide batch_size {training.batch_size}; try {near}"
+        )
+    plain = Execution(
+        size if memory_limit is None or training.micro_batch_size else 1,
+        "float32" if training.precision == "auto" else training.precision,
+        use_onednn=training.matmul == "onednn",
+        gradient_checkpointing=training.gradient_checkpointing,
+        threads=torch.get_num_threads(),
+    )
+
+    def measure(execution: Execution) -> float:
+        return _time(network, batch, execution)
+
+    if memory_limit is not None and not training.micro_batch_size:
+        measure(plain)
+        if memory_bytes() + reserve > memory_limit:
+            plain = replace(plain, gradient_checkpointing=True)
+    best = fastest(_ways(plain, training), measure)
+    if not training.micro_batch_size:
+        sizes = candidate_sizes(training.batch_size, training.max_length)
+        if memory_limit is not None:
+            sizes = _sizes_within(sizes, best, measure, memory_limit - reserve)
+        best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure)
+    if training.compile and _has_compiler():
+        best = fastest([best, replace(best, compiled=True, use_onednn=False)], measure)
+    return best
+
+
+def fastest(choices: list[Choice], measure: Callable[[Choice], float], num_rounds: int = NUM_ROUNDS) -> Choice:
+    """The choice with the shortest time. They take turns, and noise only ever adds: the least time of each counts.
+
+    A later choice wins only by a clear margin over the best so far.
+    """
+    if len(choices) == 1:
+        return choices[0]
+    for choice in choices:
+        measure(choice)  # the first time pays for fresh memory
+    times = {choice: min(measured) for choice, measured in _rounds(choices, measure, num_rounds).items()}
+    best = choices[0]
+    for choice in choices[1:]:
+        if times[choice] < WORTHWHILE * times[best]:
+            best = choice
+    return best
+
+
+def candidate_sizes(batch_size: int, length: int) -> list[int]:
+    """Micro-batches worth trying: they divide the batch, and are neither tiny nor too many.
+
+    >>> candidate_sizes(12, 256)
+    [2, 4, 6, 12]
+    >>> candidate_sizes(4096, 64)
+    [4, 16, 64, 256, 1024, 4096]
+    """
+    sizes = [size for size in range(1, batch_size + 1) if batch_size % size == 0]
+    sizes = [size for size in sizes if size * length >= 256] or sizes[-1:]
+    while len(sizes) > 6:
+        sizes = sizes[-1::-2][::-1]
+    return sizes
+
+
+def _rounds(choices: list[Choice], measure: Callable[[Choice], float], num_rounds: int) -> dict[Choice, list[float]]:
+    times: dict[Choice, list[float]] = {choice: [] for choice in choices}
+    for _ in range(num_rounds):
+        for choice in choices:
+            times[choice].append(measure(choice))
+    return times
+
+
+def _ways(plain: Execution, training: TrainingConfig) -> list[Execution]:
+    """The plain way, and whatever this machine might do faster."""
+    ways = [plain]
+    if plain.precision == "float32" and training.matmul == "auto" and has_onednn() and not torch.cuda.is_available():
+        ways.append(replace(plain, use_onednn=True))
+    if training.precision == "auto":
+        ways.append(replace(plain, precision="bfloat16"))
+    return ways
+
+
+def _has_compiler() -> bool:
+    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++") if name)
+
+
+def _sizes_within(
+    sizes: list[int], execution: Execution, measure: Callable[[Execution], float], limit: int
+) -> list[int]:
+    """Sizes whose memory stays below the limit, told from what the two smallest take, before larger ones are tried."""
+    measure(replace(execution, micro_batch_size=1))
+    at_one = memory_bytes()
+    if at_one > limit:
+        raise TrainingError(
+            f"training.memory_budget: even one sequence at a time with gradient checkpointing needs"
+            f" {(at_one - limit) / 2**20:.0f} MiB more. Raise the budget, or choose a smaller model or max_length."
+        )
+    measure(replace(execution, micro_batch_size=2))
+    per_sequence = memory_bytes() - at_one
+    return [size for size in sizes if at_one + (size - 1) * per_sequence <= limit] or [1]
+
+
+def _probe_size(training: TrainingConfig) -> int:
+    """The largest micro-batch that is quick to measure."""
+    sizes = [size for size in range(1, training.batch_size + 1) if training.batch_size % size == 0]
+    return max((size for size in sizes if size * training.max_length <= PROBE_TOKENS), default=1)
+
+
+def _time(network: Network, batch: Batch, execution: Execution) -> float:
+    """Seconds per sequence of forward and backward passes over at least PROBE_TOKENS."""
+    size = execution.micro_batch_size
+    rows = max(1, min(len(batch.inputs), -(-PROBE_TOKENS // batch.inputs.shape[1])) // size) * size
+    part = batch.rows(slice(0, rows))
+    execution.apply_to(network)
+    began = time.perf_counter()
+    accumulate(network, part, execution, {"forward": 0.0, "backward": 0.0})
+    seconds = (time.perf_counter() - began) / len(part.inputs)
+    network.zero_grad(set_to_none=True)
+    return seconds
