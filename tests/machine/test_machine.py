@@ -38,6 +38,9 @@ def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp_pa
     whole = hardware.find_hardware().memory_bytes
     limit.write_text("1048576\n")
     assert hardware.find_hardware().memory_bytes == 1048576 < whole
+    monkeypatch.setattr(hardware, "_MEMORY_USED", tmp_path / "memory.current")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    assert hardware.available_memory_bytes() == 48576
 
 
 def test_a_disk_is_found_under_a_folder_to_come(tmp_path: Path) -> None:

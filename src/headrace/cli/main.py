@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from headrace import __version__
-from headrace.cli import display, machine, report, training
+from headrace.cli import display, machine, plan, report, training
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
 from headrace.data.sizes import parse_bytes
@@ -146,6 +146,7 @@ app.command()(training.train)
 app.command()(training.generate)
 app.command()(training.config)
 app.command()(machine.machine)
+app.command()(plan.plan)
 app.command()(report.report)
 
 

@@ -15,6 +15,7 @@ from headrace.files import canonical_json, digest
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
 # Instructions that make low precision fast; without them it is slower than float32.
 _FAST_FORMATS = ("avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_int8", "bf16", "asimdhp")
 
@@ -64,6 +65,15 @@ def find_hardware() -> Hardware:
 
 def processor_name() -> str:
     return _cpuinfo("model name") or platform.processor() or "unknown"
+
+
+def available_memory_bytes() -> int:
+    """What can be taken now without swapping, and within the limit of a container."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        return min(available, int(_MEMORY_LIMIT.read_text()) - int(_MEMORY_USED.read_text()))
+    except (OSError, ValueError):
+        return available
 
 
 def disk_of(folder: Path) -> dict[str, str | int]:

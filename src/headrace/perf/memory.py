@@ -61,24 +61,33 @@ def memory_parts(
     head_chunk_bytes: int,
     loader_bytes: int,
     runtime_bytes: int,
+    optimizer_scratch_bytes: int = 0,
 ) -> MemoryParts:
     """What training holds at its peak: the end of a forward pass, with the gradients of earlier micro-batches.
 
-    `activation_bytes_per_token` is counted on the network (what autograd saves), `runtime_bytes` is what the process
-    takes with nothing built: both are measured, not assumed.
+    What the optimizer works in takes the place of activations, which are gone by then. Activations are counted on the
+    network (what autograd saves), `runtime_bytes` is what the process takes with nothing built: measured, not assumed.
     """
     weights = FLOAT_BYTES * counts.num_parameters
     head_weight = FLOAT_BYTES * config.vocab_size * config.d_model
     logits = min(head_chunk_bytes, FLOAT_BYTES * micro_batch_tokens * config.vocab_size)
+    activations = int(micro_batch_tokens * activation_bytes_per_token)
+    head_buffer = 2 * logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
+    scratch = max(0, optimizer_scratch_bytes - activations - head_buffer)
     return MemoryParts(
         weights=weights,
         gradients=weights,
-        optimizer=optimizer_bytes(config, counts, optimizer),
-        activations=int(micro_batch_tokens * activation_bytes_per_token),
-        head_buffer=2 * logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model,
+        optimizer=optimizer_bytes(config, counts, optimizer) + scratch,
+        activations=activations,
+        head_buffer=head_buffer,
         loader=loader_bytes,
         runtime=runtime_bytes,
     )
+
+
+def checkpointed_bytes_per_token(config: ModelConfig, activation_bytes_per_token: float) -> float:
+    """With gradient checkpointing: the input of each block, and what one block keeps."""
+    return FLOAT_BYTES * config.num_layers * config.d_model + activation_bytes_per_token / config.num_layers
 
 
 def room_for(part_bytes: float, free_bytes: float) -> float:

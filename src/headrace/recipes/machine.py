@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from headrace.errors import CacheError
 from headrace.files import read_checked_json, user_cache, write_checked_json
-from headrace.machine.hardware import Hardware, disk_of, find_hardware
+from headrace.machine.hardware import Hardware, available_memory_bytes, disk_of, find_hardware
 from headrace.machine.measure import Measurements, measure
 
 FORMAT = 1
@@ -30,7 +28,7 @@ class Machine:
         return {
             "fingerprint": self.hardware.fingerprint,
             **asdict(self),
-            "available_memory_bytes": psutil.virtual_memory().available,
+            "available_memory_bytes": available_memory_bytes(),
             "disk": disk_of(Path.cwd()),
         }
 
