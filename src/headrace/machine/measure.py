@@ -18,7 +18,7 @@ from headrace.files import owner_tag
 from headrace.machine.peak import measure_peak_flops
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_STREAM_BYTES = 64 << 20  # each of three arrays; together far more than any cache of a small machine
+_STREAM_BYTES = 32 << 20  # each of three arrays; together more than the caches of a small machine
 _DISK_BYTES = 64 << 20
 _FRESH_BYTES = 32 << 20
 
@@ -69,7 +69,9 @@ def thread_counts(most: int) -> list[int]:
 
 def measure_memory_bandwidth(seconds: float = 0.3) -> float:
     """a = b + c over arrays that no cache holds: bytes read and written per second."""
-    a, b, c = (torch.ones(_STREAM_BYTES // 4) for _ in range(3))
+    # Mapped, not allocated: an allocator that keeps what is freed would keep these for ever.
+    a, b, c = (torch.frombuffer(mmap.mmap(-1, _STREAM_BYTES), dtype=torch.float32) for _ in range(3))
+    b.fill_(1), c.fill_(1)  # or both would be the system's one page of zeros
     best_s = float("inf")
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:

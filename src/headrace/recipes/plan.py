@@ -25,7 +25,7 @@ from headrace.perf.units import human_bytes
 from headrace.recipes.config import Config
 from headrace.recipes.machine import Machine, know_machine
 from headrace.recipes.pretrain import DEFAULT_MINUTES
-from headrace.recipes.rehearse import rehearse
+from headrace.recipes.rehearse import rehearse, warm_up
 from headrace.training.step import Execution
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
@@ -85,10 +85,11 @@ def plan(config: Config) -> Plan:
     """Predict a run: a few seconds, nothing written but the remembered machine."""
     config = config.model_copy(deep=True)
     keep_freed_memory()
-    runtime_bytes = memory_bytes()
-    machine = know_machine()
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
+    warm_up()
+    runtime_bytes = memory_bytes()
+    machine = know_machine()
     free = available_memory_bytes() + runtime_bytes
     assumptions: list[str] = []
     corpus_bytes, corpus_tokens = _complete(config, assumptions)

@@ -143,12 +143,12 @@ class Pretraining:
         state = read_state(resume_from) if resume_from else None
         if state is not None:
             _check_resumable(config, state)
-        runtime_bytes = memory_bytes()
         self.network = build(config.model, training.seed).to(best_device())
         check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
         self.counts = count(config.model, training.max_length)
         self.run = Run(self.folder.path, self.counts.num_parameters)
         self.optimizer = Optimizer(self.network, training)
+        runtime_bytes = memory_bytes() - 4 * self.counts.num_parameters
         position = Position()
         if state is not None and resume_from is not None:
             load_weights(resume_from, self.network)

@@ -10,6 +10,7 @@ import numpy as np
 from headrace.data.batch import Batch
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
+from headrace.models.linear import has_onednn
 from headrace.models.network import Network, build
 from headrace.perf.predict import Measured, Rehearsal
 from headrace.training.activations import activation_bytes_per_token
@@ -49,6 +50,16 @@ def rehearse(model: ModelConfig, training: TrainingConfig) -> tuple[Rehearsal, E
         for layers, network, seen, num_bytes in zip(LAYERS, networks, times, to_come, strict=True)
     ]
     return Rehearsal(size, *measured), execution
+
+
+def warm_up() -> None:
+    """A step of a tiny network: what torch loads for its first backward pass and optimizer is then there."""
+    model = ModelConfig(d_model=64, num_layers=1, vocab_size=64, context=64)
+    training = TrainingConfig(batch_size=2, max_length=64)
+    network = build(model)
+    for use_onednn in {False, has_onednn()}:
+        execution = Execution(2, use_onednn=use_onednn)
+        TrainStep(network, Optimizer(network, training), execution, 1.0)(_batch(model, 2, 64), 1.0)
 
 
 def _rounds(steps: list[TrainStep], batch: Batch) -> list[list[tuple[float, float]]]:
