@@ -270,10 +270,10 @@ class Pretraining:
         """Train, keeping the run directory up to date; then complete `run`."""
         run, position = self.run, self.loop.position
         tally = Tally(position.tokens, position.elapsed_s)
-        cpu_began, began = cpu_seconds(), time.perf_counter()
         if position.step == 0:
             run.first_sample = self._sample()
             self.folder.add_sample(0, run.first_sample)
+        cpu_began, began = cpu_seconds(), time.perf_counter()
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
                 tally.add(info)
