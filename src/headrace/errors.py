@@ -38,3 +38,7 @@ class CheckpointError(HeadraceError):
 
 class TrainingError(HeadraceError):
     """Training cannot go on: the loss stays not a number, or the run directory is in use."""
+
+
+class ReportError(HeadraceError):
+    """A run directory cannot be reported on: missing, without metrics, damaged, or from a newer version."""

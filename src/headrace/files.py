@@ -37,6 +37,12 @@ def block_checksums(data: memoryview) -> list[int]:
     ]
 
 
+def user_cache() -> Path:
+    """Where headrace keeps what it can make again: $HEADRACE_CACHE, or headrace in the user's cache folder."""
+    own = os.environ.get("HEADRACE_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "headrace"
+
+
 def canonical_json(value: Any) -> str:
     """One spelling per value, so that equal values have equal hashes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -115,6 +115,7 @@ def test_the_run_directory(corpus: Path, tmp_path: Path) -> None:
     names = {path.name for path in run.folder.iterdir()}
     assert names == {
         "config.json",
+        "corpus.json",
         "metrics.jsonl",
         "samples.txt",
         "environment.json",
@@ -301,7 +302,7 @@ def test_commands(command: Command, corpus: Path, tmp_path: Path) -> None:
         "data_wait_percent", "percent_of_peak", "peak_memory_bytes", "parameters",
     } <= result.keys()  # fmt: skip
     assert "step=12" in err
-    assert "next: headrace generate" in out
+    assert "next: headrace report" in out
     texts = [
         command("generate", tmp_path / "run", "--prompt", "the", "--seed", 3, "--max-tokens", 40)[1] for _ in range(2)
     ]

@@ -15,6 +15,8 @@ from rich.text import Text
 
 from headrace.data.build import Progress as BuildState
 from headrace.data.cache import Cache
+from headrace.perf.breakdown import break_down, find_bottleneck
+from headrace.perf.units import human_bytes, human_count, human_percent, human_time
 
 PLAIN_SECONDS = 2.0
 NOTICED = {
@@ -199,51 +201,18 @@ def show_run(run: dict[str, Any]) -> None:
         out.print(f"  validation loss {run['validation_loss']:.4f} ({bits:.3f} bits per byte)")
     if run["skipped_steps"]:
         out.print(f"  [yellow]{run['skipped_steps']} update(s) skipped: not finite[/]")
-    total = sum(run["seconds"].values()) or 1.0
-    shares = ", ".join(f"{stage} {100 * seconds / total:.1f}%" for stage, seconds in run["seconds"].items())
-    out.print(f"  time {human_time(run['train_seconds'])}: {shares}")
-    peak = "unknown" if run["percent_of_peak"] is None else f"{run['percent_of_peak']:.0f}%"
+    shares = break_down(run["seconds"])
+    parts = ", ".join(f"{share.stage} {share.percent:.1f}%" for share in shares)
+    out.print(f"  time {human_time(run['train_seconds'])}: {parts}")
+    bottleneck = find_bottleneck(shares, run["percent_of_peak"])
+    out.print(f"  bottleneck: {bottleneck.name} ({bottleneck.evidence})")
     out.print(
-        f"  {run['tokens_per_second']:,.0f} tokens/s over all, {peak} of this machine's measured peak while training,"
+        f"  {run['tokens_per_second']:,.0f} tokens/s over all,"
+        f" {human_percent(run['percent_of_peak'])} of this machine's measured peak while training,"
         f" {run['cpu_cores']:.1f} cores, {human_bytes(run['peak_memory_bytes'])} at most"
     )
     for name, key in (("before", "first_sample"), ("after", "last_sample")):
         if run[key]:
             out.print(f"  [dim]{name}:[/] {escape(repr(run[key][:300]))}")
-    out.print(f'  next: headrace generate {escape(run["run"])} --prompt "..."')
-
-
-def human_bytes(count: float) -> str:
-    """
-    >>> human_bytes(1536), human_bytes(12)
-    ('1.5 KiB', '12 B')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-def human_count(count: float) -> str:
-    """
-    >>> human_count(1234567)
-    '1.2 M'
-    """
-    for unit in ("", " k", " M", " G"):
-        if abs(count) < 1000:
-            return f"{count:.0f}" if not unit else f"{count:.1f}{unit}"
-        count /= 1000
-    return f"{count:.1f} T"
-
-
-def human_time(seconds: float) -> str:
-    """
-    >>> human_time(75)
-    '1m 15s'
-    """
-    if seconds == float("inf"):
-        return "unknown time"
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes}m" if hours else f"{minutes}m {seconds}s" if minutes else f"{seconds}s"
+    out.print(f"  next: headrace report {escape(run['run'])}")
+    out.print(f'        headrace generate {escape(run["run"])} --prompt "..."')

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from headrace import __version__
-from headrace.cli import display, training
+from headrace.cli import display, machine, plan, report, training
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
 from headrace.data.sizes import parse_bytes
@@ -145,6 +145,9 @@ def inspect(
 app.command()(training.train)
 app.command()(training.generate)
 app.command()(training.config)
+app.command()(machine.machine)
+app.command()(plan.plan)
+app.command()(report.report)
 
 
 def _parse_weights(text: str) -> list[float] | None:

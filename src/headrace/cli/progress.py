@@ -14,22 +14,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.display import err, human_bytes, human_count, human_time
+from headrace.cli.display import err
+from headrace.perf.speed import data_wait_grade
+from headrace.perf.units import human_bytes, human_count, human_percent, human_time
 from headrace.recipes.pretrain import Pretraining
 from headrace.training.loop import StepInfo
 
 LINE_SECONDS = 5.0
 CURVE = "▁▂▃▄▅▆▇█"
-
-
-def data_wait_grade(percent: float) -> str:
-    """
-    >>> [data_wait_grade(p) for p in (0.1, 3, 10, 40)]
-    ['excellent', 'good', 'fair', 'poor: the loader is the bottleneck']
-    """
-    if percent < 1:
-        return "excellent"
-    return "good" if percent < 5 else "fair" if percent < 20 else "poor: the loader is the bottleneck"
 
 
 def curve(values: list[float], width: int = 40) -> str:
@@ -92,7 +84,6 @@ class TrainingDisplay:
     def _facts(self, info: StepInfo) -> dict[str, str]:
         run = self._pretraining.run
         left = info.elapsed_s * (1 - info.progress) / max(info.progress, 1e-9)
-        peak = "unknown" if run.percent_of_peak is None else f"{run.percent_of_peak:.0f}%"
         wait = run.data_wait_percent
         return {
             "step": f"{info.step:,}",
@@ -100,7 +91,7 @@ class TrainingDisplay:
             "validation": self._validation or "not yet",
             "learning_rate": f"{info.learning_rate:.2e}",
             "tokens/s": f"{run.tokens_per_second:,.0f}",
-            "of_peak": peak,
+            "of_peak": human_percent(run.percent_of_peak),
             "data_wait": f"{wait:.2f}% ({data_wait_grade(wait)})",
             "left": human_time(left),
         }

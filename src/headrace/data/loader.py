@@ -31,7 +31,7 @@ from headrace.data.tokenizers import Tokenizer
 from headrace.data.trace import RowTrace, Tracer
 from headrace.data.windows import WindowPacking
 from headrace.errors import StateError, UsageError
-from headrace.files import canonical_json, digest
+from headrace.files import canonical_json, digest, user_cache
 
 STATE_VERSION = 1
 MAX_QUEUED_BATCHES = 256
@@ -361,13 +361,10 @@ def _open_or_build(
 
 def default_cache_dir(sources: Sequence[Any], tokenizer: str | Tokenizer) -> Path:
     """Where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
-    root = os.environ.get("HEADRACE_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "headrace"
-    )
     spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
     places = [[os.path.abspath(path) for path in source.paths] for source in sources]
     reading = [source.reading_hash for source in sources]
-    return Path(root) / digest(canonical_json([places, reading, spec]))[:16]
+    return user_cache() / digest(canonical_json([places, reading, spec]))[:16]
 
 
 def _weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:

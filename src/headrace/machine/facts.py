@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import torch
 
+from headrace.machine.hardware import processor_name
+
 PACKAGES = ("headrace", "torch", "numpy", "gigatoken", "tokenizers", "safetensors", "pyarrow")
 
 
@@ -19,7 +21,7 @@ def environment() -> dict[str, Any]:
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
-        "processor": _processor_name(),
+        "processor": processor_name(),
         "cores": psutil.cpu_count(logical=False) or os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "threads": torch.get_num_threads(),
@@ -45,11 +47,3 @@ def memory_bytes() -> int:
 def cpu_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
-
-
-def _processor_name() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown"

@@ -4,6 +4,7 @@ config.json         the resolved configuration
 environment.json    versions, machine, measured peak, how steps are computed
 metrics.jsonl       one object per step
 samples.txt         sampled text before training and at each evaluation
+corpus.json         tokenisation and chunking statistics
 ledger.json         what became of every token of a pass
 summary.json        the end result
 checkpoints/        see training/checkpoint.py

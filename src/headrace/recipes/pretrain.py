@@ -21,13 +21,20 @@ from headrace.generation.generate import Sampling, generate
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.device import best_device
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes, peak_memory_bytes
+from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
+from headrace.models.loss import CHUNK_BYTES
 from headrace.models.network import build
+from headrace.perf import speed
+from headrace.perf.memory import memory_parts
 from headrace.recipes.config import Config, Layers
 from headrace.recipes.folder import RunFolder
+from headrace.recipes.inspect import describe
+from headrace.recipes.machine import remembered_machine
 from headrace.recipes.presets import PRESETS
 from headrace.recipes.tensorboard import TensorBoard
+from headrace.training.activations import activation_bytes_per_token
 from headrace.training.checkpoint import (
     Checkpoints,
     check_disk_space,
@@ -140,6 +147,7 @@ class Pretraining:
         self.counts = count(config.model, training.max_length)
         self.run = Run(self.folder.path, self.counts.num_parameters)
         self.optimizer = Optimizer(self.network, training)
+        runtime_bytes = memory_bytes() - 4 * self.counts.num_parameters
         position = Position()
         if state is not None and resume_from is not None:
             load_weights(resume_from, self.network)
@@ -156,8 +164,30 @@ class Pretraining:
         self.loop = Loop(training, limits, self.loader, step, position, self._evaluate, self._save, self._should_stop)
         self.peak_flops = state["peak_flops"] if state else measure_peak_flops(self.execution.dtype)
         facts = {**environment(), "peak_flops": self.peak_flops, "execution": asdict(self.execution)}
+        facts |= self._instruments(runtime_bytes)
         self.folder.begin(config.model_dump(), facts, position.step)
         self._hooks = [stack.enter_context(TensorBoard(self.folder.path))] if config.run.tensorboard else []
+
+    def _instruments(self, runtime_bytes: int) -> dict[str, Any]:
+        """What a report needs besides the metrics."""
+        training, machine = self.config.training, remembered_machine()
+        per_token = activation_bytes_per_token(self.network, training.precision)
+        parts = memory_parts(
+            self.config.model,
+            self.counts,
+            training.optimizer,
+            micro_batch_tokens=training.micro_batch_size * training.max_length,
+            activation_bytes_per_token=per_token,
+            head_chunk_bytes=CHUNK_BYTES,
+            loader_bytes=self.loader.counters().bytes_held,
+            runtime_bytes=runtime_bytes,
+        )
+        return {
+            "activation_bytes_per_token": per_token,
+            "memory_parts": parts.as_dict(),
+            "memory_bandwidth": machine.measurements.memory_bandwidth if machine else measure_memory_bandwidth(),
+            "machine": asdict(machine) if machine else None,
+        }
 
     def _checkpoint_to_resume(self) -> Path | None:
         wanted = self.config.run.resume
@@ -238,18 +268,17 @@ class Pretraining:
         """Train, keeping the run directory up to date; then complete `run`."""
         run, position = self.run, self.loop.position
         tally = Tally(position.tokens, position.elapsed_s)
-        cpu_began, began = cpu_seconds(), time.perf_counter()
         if position.step == 0:
             run.first_sample = self._sample()
             self.folder.add_sample(0, run.first_sample)
+        cpu_began, began = cpu_seconds(), time.perf_counter()
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
                 tally.add(info)
                 self._update_run(info, tally)
                 if info.sample:
                     self.folder.add_sample(info.step, info.sample)
-                extra = {"tokens_per_second": round(run.tokens_per_second, 1), "memory_bytes": memory_bytes()}
-                line = as_metrics(info, extra)
+                line = as_metrics(info, self._gauges())
                 metrics.write(json.dumps(line) + "\n")
                 for hook in self._hooks:
                     hook(line)
@@ -268,18 +297,33 @@ class Pretraining:
         run.steps, run.tokens, run.train_seconds = info.step, info.tokens, info.elapsed_s
         run.first_loss = info.loss if run.first_loss is None else run.first_loss
         run.train_loss = info.loss
-        run.tokens_per_second = tally.tokens_per_second
-        run.percent_of_peak = 100 * tally.working_tokens_per_second * self.counts.training_flops_per_token
-        run.percent_of_peak /= self.peak_flops
-        run.data_wait_percent = tally.median_wait_percent
+        run.tokens_per_second = speed.tokens_per_second(tally.tokens, tally.elapsed_s)
+        flops = tally.tokens * self.counts.training_flops_per_token
+        run.percent_of_peak = speed.percent_of_peak(flops, tally.working_s, self.peak_flops)
+        run.data_wait_percent = 100 * speed.median(tally.wait_shares)
         run.last_sample = info.sample or run.last_sample
         if info.evaluation is not None:
             run.validation_loss = info.evaluation.loss
             run.validation_bits_per_byte = info.evaluation.bits_per_byte
 
+    def _gauges(self) -> dict[str, Any]:
+        """What the process and the loader show at this moment, for metrics.jsonl."""
+        counters = self.loader.counters()
+        return {
+            "tokens_per_second": round(self.run.tokens_per_second, 1),
+            "memory_bytes": memory_bytes(),
+            "cpu_s": round(cpu_seconds(), 2),
+            "loader_cpu_s": round(counters.worker_cpu_s, 4),
+            "queue_depth": counters.queue_depth,
+            "queue_limit": counters.queue_limit,
+            "buffered_bytes": counters.bytes_held,
+        }
+
     def _write_ledger(self) -> None:
         """What becomes of every token in a pass; known once the whole corpus is tokenised."""
         if self.loader.cache.is_complete:
+            corpus = describe(self.loader.cache, self.config.training.max_length, self.config.data.packing)
+            self.folder.write_json("corpus.json", corpus)
             ledgers = [asdict(ledger) for ledger in self.loader.ledger()]
             self.folder.write_json("ledger.json", ledgers)
 

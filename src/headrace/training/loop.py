@@ -155,35 +155,27 @@ def _is_due(every: int, step: int, progress_before: float, progress: float) -> b
 
 
 class Tally:
-    """Sums over the steps of this session."""
+    """Sums over the steps of this session; what they mean is for `perf` to say."""
 
     def __init__(self, tokens_before: int, seconds_before: float) -> None:
         self._tokens_before, self._seconds_before = tokens_before, seconds_before
-        self._tokens = 0
-        self._elapsed_s = 0.0
-        self._wait_shares: list[float] = []
+        self.tokens = 0
+        self.elapsed_s = 0.0
         self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.wait_shares: list[float] = []
+        """Waiting over the whole of each step, in order of size."""
 
     def add(self, info: StepInfo) -> None:
         for stage, seconds in info.seconds.items():
             self.seconds[stage] += seconds
-        insort(self._wait_shares, info.seconds["data wait"] / max(info.step_s, 1e-9))
-        self._tokens = info.tokens - self._tokens_before
-        self._elapsed_s = info.elapsed_s - self._seconds_before
+        insort(self.wait_shares, info.seconds["data wait"] / max(info.step_s, 1e-9))
+        self.tokens = info.tokens - self._tokens_before
+        self.elapsed_s = info.elapsed_s - self._seconds_before
 
     @property
-    def tokens_per_second(self) -> float:
-        return self._tokens / max(self._elapsed_s, 1e-9)
-
-    @property
-    def working_tokens_per_second(self) -> float:
+    def working_s(self) -> float:
         """Without evaluations and checkpoints."""
-        working = sum(self.seconds[stage] for stage in ("data wait", "forward", "backward", "optimizer"))
-        return self._tokens / max(working, 1e-9)
-
-    @property
-    def median_wait_percent(self) -> float:
-        return 100 * self._wait_shares[len(self._wait_shares) // 2]
+        return sum(self.seconds[stage] for stage in ("data wait", "forward", "backward", "optimizer"))
 
 
 def as_metrics(info: StepInfo, extra: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""What this machine is made of. What cannot be found out is None or empty, never guessed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+import torch
+
+from headrace.files import canonical_json, digest
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
+# Instructions that make low precision fast; without them it is slower than float32.
+_FAST_FORMATS = ("avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_int8", "bf16", "asimdhp")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Facts that stay the same as long as the machine does."""
+
+    host: str
+    system: str
+    processor: str
+    cores: int | None
+    """Physical cores."""
+    usable_threads: int
+    """Logical processors that this process may run on."""
+    simd: str
+    """What the kernels of torch use, such as AVX2 or AVX512."""
+    fast_formats: list[str] = field(default_factory=list)
+    """Instruction sets for bfloat16, float16 and int8."""
+    caches_bytes: dict[str, int] = field(default_factory=dict)
+    """By name (L1d, L2, L3), as one core sees them; empty where the system does not say."""
+    memory_bytes: int = 0
+    """What this process may use: the machine's, or the limit of its container."""
+    accelerators: list[str] = field(default_factory=list)
+    torch: str = torch.__version__
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a measurement on this machine would no longer hold."""
+        return digest(canonical_json(asdict(self)))[:16]
+
+
+def find_hardware() -> Hardware:
+    return Hardware(
+        host=socket.gethostname(),
+        system=platform.platform(),
+        processor=processor_name(),
+        cores=psutil.cpu_count(logical=False),
+        usable_threads=_usable_threads(),
+        simd=torch.backends.cpu.get_cpu_capability(),
+        fast_formats=_fast_formats(),
+        caches_bytes=_caches(),
+        memory_bytes=_memory_bytes(),
+        accelerators=_accelerators(),
+    )
+
+
+def processor_name() -> str:
+    return _cpuinfo("model name") or platform.processor() or "unknown"
+
+
+def available_memory_bytes() -> int:
+    """What can be taken now without swapping, and within the limit of a container."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        return min(available, int(_MEMORY_LIMIT.read_text()) - int(_MEMORY_USED.read_text()))
+    except (OSError, ValueError):
+        return available
+
+
+def disk_of(folder: Path) -> dict[str, str | int]:
+    """The disk under a folder (or under the nearest folder above it that exists)."""
+    place = folder.resolve()
+    while not place.exists():
+        place = place.parent
+    usage = psutil.disk_usage(str(place))
+    mounts = {part.mountpoint: part for part in psutil.disk_partitions(all=True)}
+    mount = next((str(p) for p in (place, *place.parents) if str(p) in mounts), "")
+    kind = mounts[mount].fstype if mount else "unknown"
+    return {"folder": str(place), "filesystem": kind, "total_bytes": usage.total, "free_bytes": usage.free}
+
+
+def _usable_threads() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # only Linux knows
+        return os.cpu_count() or 1
+
+
+def _cpuinfo(key: str) -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.split(":")[0].strip() == key)
+    except (OSError, StopIteration):
+        return ""
+
+
+def _fast_formats() -> list[str]:
+    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    return [name for name in _FAST_FORMATS if name in flags]
+
+
+def _caches() -> dict[str, int]:
+    caches: dict[str, int] = {}
+    for index in sorted(_CACHES.glob("index*")):
+        try:
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction" and size.endswith("K"):
+            caches[f"L{level}" + ("d" if kind == "Data" else "")] = int(size[:-1]) * 1024
+    return caches
+
+
+def _memory_bytes() -> int:
+    total = int(psutil.virtual_memory().total)
+    try:
+        return min(total, int(_MEMORY_LIMIT.read_text()))
+    except (OSError, ValueError):  # no container, or "max"
+        return total
+
+
+def _accelerators() -> list[str]:
+    if torch.cuda.is_available():
+        return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return ["Apple GPU (MPS)"] if torch.backends.mps.is_available() else []

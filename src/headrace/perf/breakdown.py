@@ -1,0 +1,79 @@
+"""Where the time went, and what to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Stages that are one thing to whoever wants it faster.
+COMPUTE = ("forward", "backward")
+NEAR_PEAK_PERCENT = 60.0
+REMEDIES = {
+    "data wait": "Prepare the corpus first, raise data.num_workers or data.prefetch_batches, or use a faster disk.",
+    "optimizer": "Take larger batches (fewer updates for the same tokens), or training.optimizer=adamw.",
+    "evaluation": "Raise training.evaluate_every, or lower training.evaluation_tokens.",
+    "checkpointing": "Raise training.save_every, or write to a faster disk.",
+    "other": "This is the cost of logging, hooks and Python between the stages; make each step larger.",
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """One row of a breakdown."""
+
+    stage: str
+    seconds: float
+    percent: float
+
+
+def break_down(seconds: Mapping[str, float], wall_s: float | None = None) -> list[Share]:
+    """Shares that sum to 100; what no stage accounts for is `other`.
+
+    >>> [(share.stage, share.percent) for share in break_down({"forward": 3.0, "backward": 6.0}, wall_s=10.0)]
+    [('forward', 30.0), ('backward', 60.0), ('other', 10.0)]
+    """
+    stages = {stage: value for stage, value in seconds.items() if stage != "other"}
+    known = sum(stages.values())
+    other = seconds.get("other", 0.0) if wall_s is None else max(0.0, wall_s - known)
+    total = max(known + other, 1e-9)
+    return [Share(stage, value, 100 * value / total) for stage, value in {**stages, "other": other}.items()]
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What takes most of the time, why we say so, and what would help."""
+
+    name: str
+    evidence: str
+    remedy: str
+
+
+def find_bottleneck(shares: list[Share], percent_of_peak: float | None) -> Bottleneck:
+    """The largest share, where forward and backward count as one: computing.
+
+    >>> shares = break_down({"data wait": 6.0, "forward": 1.0, "backward": 2.0, "optimizer": 1.0})
+    >>> find_bottleneck(shares, 40.0).name
+    'data wait'
+    """
+    percents = {share.stage: share.percent for share in shares if share.stage not in COMPUTE}
+    computing = sum(share.percent for share in shares if share.stage in COMPUTE)
+    worst = max(percents, key=lambda stage: percents[stage], default="other")
+    if computing >= percents.get(worst, 0.0):
+        return _computing(computing, percent_of_peak)
+    evidence = f"{worst} takes {percents[worst]:.1f}% of the time, computing {computing:.1f}%"
+    return Bottleneck(worst, evidence, REMEDIES.get(worst, ""))
+
+
+def _computing(share: float, percent_of_peak: float | None) -> Bottleneck:
+    evidence = f"forward and backward take {share:.1f}% of the time"
+    if percent_of_peak is None:
+        return Bottleneck("computing", f"{evidence}; the machine's peak is unknown", "Run `headrace machine`.")
+    evidence += f", and training reaches {percent_of_peak:.0f}% of the measured matrix peak"
+    if percent_of_peak >= NEAR_PEAK_PERCENT:
+        remedy = "Near what this machine can do: a smaller model, a shorter sequence or more cores are what is left."
+        return Bottleneck("computing: matrix products", evidence, remedy)
+    remedy = (
+        "Small matrices, memory traffic and the cost of starting operations keep it from the peak: larger"
+        " micro-batches or a wider model use the machine better."
+    )
+    return Bottleneck("computing: overhead and memory traffic", evidence, remedy)

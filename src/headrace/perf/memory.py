@@ -1,0 +1,106 @@
+"""Memory of a run by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.models.config import ModelConfig
+from headrace.models.counts import Counts
+
+FLOAT_BYTES = 4
+# Gradients are freed and made again among activations, so that the allocator's free places do not fit what comes next.
+# Measured on four shapes (docs/LOG.md): about twice the gradients are lost to it.
+FRAGMENTATION = 2.0
+
+
+@dataclass(frozen=True)
+class MemoryParts:
+    """Bytes of each part at the moment when most is held."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    head_buffer: int
+    fragmentation: int
+    """Held by the allocator, and of no use."""
+    loader: int
+    runtime: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.as_dict().values())
+
+    def as_dict(self) -> dict[str, int]:
+        """By the names that people see."""
+        return {
+            "weights": self.weights,
+            "gradients": self.gradients,
+            "optimizer": self.optimizer,
+            "activations": self.activations,
+            "head buffer": self.head_buffer,
+            "fragmentation": self.fragmentation,
+            "loader": self.loader,
+            "runtime": self.runtime,
+        }
+
+
+def matrix_parameters(config: ModelConfig) -> int:
+    """Weights of the matrices in the blocks, which Muon owns."""
+    width = config.d_model
+    per_layer = 4 * width * width + (2 if config.arch == "gpt2" else 3) * width * config.feed_forward
+    return config.num_layers * per_layer
+
+
+def optimizer_bytes(config: ModelConfig, counts: Counts, optimizer: str) -> int:
+    """AdamW keeps two averages of each parameter, Muon one."""
+    muon = matrix_parameters(config) if optimizer == "muon" else 0
+    return FLOAT_BYTES * (2 * (counts.num_parameters - muon) + muon)
+
+
+def memory_parts(
+    config: ModelConfig,
+    counts: Counts,
+    optimizer: str,
+    micro_batch_tokens: int,
+    activation_bytes_per_token: float,
+    head_chunk_bytes: int,
+    loader_bytes: int,
+    runtime_bytes: int,
+    optimizer_scratch_bytes: int = 0,
+) -> MemoryParts:
+    """What training holds at its peak: the end of a forward pass, with the gradients of earlier micro-batches.
+
+    What the optimizer works in takes the place of activations, which are gone by then. Activations are counted on the
+    network (what autograd saves), `runtime_bytes` is what the process takes with nothing built: measured, not assumed.
+    """
+    weights = FLOAT_BYTES * counts.num_parameters
+    head_weight = FLOAT_BYTES * config.vocab_size * config.d_model
+    logits = min(head_chunk_bytes, FLOAT_BYTES * micro_batch_tokens * config.vocab_size)
+    activations = int(micro_batch_tokens * activation_bytes_per_token)
+    head_buffer = 2 * logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
+    scratch = max(0, optimizer_scratch_bytes - activations - head_buffer)
+    return MemoryParts(
+        weights=weights,
+        gradients=weights,
+        optimizer=optimizer_bytes(config, counts, optimizer) + scratch,
+        activations=activations,
+        head_buffer=head_buffer,
+        fragmentation=int(FRAGMENTATION * weights),
+        loader=loader_bytes,
+        runtime=runtime_bytes,
+    )
+
+
+def checkpointed_bytes_per_token(config: ModelConfig, activation_bytes_per_token: float) -> float:
+    """With gradient checkpointing: the input of each block, and what one block keeps."""
+    return FLOAT_BYTES * config.num_layers * config.d_model + activation_bytes_per_token / config.num_layers
+
+
+def room_for(part_bytes: float, free_bytes: float) -> float:
+    """By what factor a part could grow until nothing is free.
+
+    >>> room_for(100, 300)
+    4.0
+    """
+    return 1 + free_bytes / max(part_bytes, 1.0)

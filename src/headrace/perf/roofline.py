@@ -1,0 +1,48 @@
+"""The roofline: how fast something can be, given how many FLOPs it does for each byte that it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Point:
+    """One phase of a run on the roofline."""
+
+    name: str
+    intensity: float
+    """FLOPs for each byte moved at least."""
+    achieved_flops: float
+    """FLOP/s, measured."""
+    attainable_flops: float
+    """FLOP/s, the lower of the two roofs at this intensity."""
+    bound: str
+    """compute or memory: the roof that is lower here."""
+
+
+def attainable(intensity: float, peak_flops: float, bandwidth: float) -> float:
+    """
+    >>> attainable(2.0, 1e11, 1e10), attainable(50.0, 1e11, 1e10)
+    (20000000000.0, 100000000000.0)
+    """
+    return min(peak_flops, intensity * bandwidth)
+
+
+def roofline_points(
+    flops: Mapping[str, float],
+    traffic_bytes: Mapping[str, float],
+    seconds: Mapping[str, float],
+    peak_flops: float,
+    bandwidth: float,
+) -> list[Point]:
+    """Points of the stages that have FLOPs and were timed."""
+    points = []
+    for stage, work in flops.items():
+        if work <= 0 or seconds.get(stage, 0.0) <= 0:
+            continue
+        intensity = work / traffic_bytes[stage]
+        roof = attainable(intensity, peak_flops, bandwidth)
+        bound = "compute" if roof == peak_flops else "memory"
+        points.append(Point(stage, intensity, work / seconds[stage], roof, bound))
+    return points

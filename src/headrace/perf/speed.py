@@ -1,0 +1,54 @@
+"""How fast a run is: one definition of each number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+GRADES = ((1.0, "excellent"), (5.0, "good"), (20.0, "fair"))
+POOR = "poor: the loader is the bottleneck"
+
+
+def tokens_per_second(tokens: int, seconds: float) -> float:
+    """Tokens over elapsed time, everything included.
+
+    >>> tokens_per_second(4096, 2.0)
+    2048.0
+    """
+    return tokens / max(seconds, 1e-9)
+
+
+def percent_of_peak(flops: float, seconds: float, peak_flops: float | None) -> float | None:
+    """What the matrix products of training reached, of the rate measured on the same machine. None: no peak known.
+
+    >>> percent_of_peak(1e12, 10.0, 2e11)
+    50.0
+    """
+    if not peak_flops:
+        return None
+    return 100 * flops / max(seconds, 1e-9) / peak_flops
+
+
+def median(ordered: Sequence[float]) -> float:
+    """Of values in order; the upper one of two.
+
+    >>> median([1.0, 2.0, 9.0])
+    2.0
+    """
+    return ordered[len(ordered) // 2] if ordered else 0.0
+
+
+def wait_share(wait_s: float, step_s: float) -> float:
+    """Percent of one step that was spent waiting for its batch.
+
+    >>> wait_share(0.01, 0.1)
+    10.0
+    """
+    return 100 * wait_s / max(step_s, 1e-9)
+
+
+def data_wait_grade(percent: float) -> str:
+    """
+    >>> [data_wait_grade(p) for p in (0.1, 3, 10, 40)]
+    ['excellent', 'good', 'fair', 'poor: the loader is the bottleneck']
+    """
+    return next((grade for limit, grade in GRADES if percent < limit), POOR)

@@ -1,0 +1,252 @@
+"""Plan: what a run will cost in time, memory and disk, told before it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.data.cache import Cache
+from headrace.data.loader import default_cache_dir
+from headrace.data.sources import Source, as_sources, iterate_files, standard_library
+from headrace.machine.allocator import keep_freed_memory
+from headrace.machine.facts import memory_bytes
+from headrace.machine.hardware import available_memory_bytes
+from headrace.models.counts import count
+from headrace.models.loss import CHUNK_BYTES
+from headrace.perf.flops import Work, count_work, least_traffic
+from headrace.perf.memory import MemoryParts, checkpointed_bytes_per_token, memory_parts, optimizer_bytes
+from headrace.perf.predict import Bound, Rehearsal, find_bound
+from headrace.perf.units import human_bytes
+from headrace.recipes.config import Config
+from headrace.recipes.machine import Machine, know_machine
+from headrace.recipes.pretrain import DEFAULT_MINUTES
+from headrace.recipes.rehearse import rehearse, warm_up
+from headrace.training.step import Execution
+
+ASSUMED_BYTES_PER_TOKEN = 3.5
+CHECKPOINTS_AT_ONCE = 3  # last, best, and the one being written
+LARGEST_REHEARSAL = 0.5  # of the free memory
+
+
+@dataclass
+class Plan:
+    """Also what `plan --json` prints."""
+
+    work: Work
+    execution: Execution
+    step_seconds: dict[str, float] | None
+    """None: too large to rehearse on this machine."""
+    tokens_per_second: float | None
+    step_s: float | None
+    epoch_s: float | None
+    total_s: float | None
+    total_steps: int | None
+    memory: MemoryParts
+    free_memory_bytes: int
+    corpus_bytes: int
+    corpus_tokens: int
+    cache_bytes: int
+    checkpoint_bytes: int
+    bound: Bound
+    assumptions: list[str] = field(default_factory=list)
+    remedies: list[str] = field(default_factory=list)
+    """What would make it fit, if it does not."""
+
+    @property
+    def headroom_bytes(self) -> int:
+        """Negative: this much is missing."""
+        return self.free_memory_bytes - self.memory.total
+
+    @property
+    def fits(self) -> bool:
+        return self.headroom_bytes >= 0
+
+    def as_json(self) -> dict[str, Any]:
+        values = {key: value for key, value in asdict(self).items() if key not in ("work", "memory")}
+        counts = self.work.counts
+        return {
+            "parameters": counts.num_parameters,
+            "parameters_by_part": counts.parameters,
+            "flops_by_part": self.work.flops,
+            "memory_bytes": self.memory.total,
+            "memory_by_part": self.memory.as_dict(),
+            "headroom_bytes": self.headroom_bytes,
+            "fits": self.fits,
+            **values,
+        }
+
+
+def plan(config: Config) -> Plan:
+    """Predict a run: a few seconds, nothing written but the remembered machine."""
+    config = config.model_copy(deep=True)
+    keep_freed_memory()
+    if config.training.threads:
+        torch.set_num_threads(config.training.threads)
+    warm_up()
+    runtime_bytes = memory_bytes()
+    machine = know_machine()
+    free = available_memory_bytes() + runtime_bytes
+    assumptions: list[str] = []
+    corpus_bytes, corpus_tokens = _complete(config, assumptions)
+    model, training = config.model, config.training
+    work = count_work(
+        model,
+        training.max_length,
+        training.batch_size * training.max_length,
+        training.optimizer,
+        training.gradient_checkpointing,
+    )
+    rehearsal, execution = _try_rehearsal(config, free, assumptions)
+    memory = _memory(config, rehearsal, execution, runtime_bytes)
+    seconds = rehearsal.step_seconds(model.num_layers, training.batch_size) if rehearsal else None
+    step_s = sum(seconds.values()) if seconds else None
+    steps_per_epoch = corpus_tokens * (1 - config.data.validation_fraction) / training.batch_size / training.max_length
+    total_s, total_steps = _total(config, step_s, steps_per_epoch)
+    result = Plan(
+        work=work,
+        execution=execution,
+        step_seconds=seconds,
+        tokens_per_second=training.batch_size * training.max_length / step_s if step_s else None,
+        step_s=step_s,
+        epoch_s=step_s * steps_per_epoch if step_s else None,
+        total_s=total_s,
+        total_steps=total_steps,
+        memory=memory,
+        free_memory_bytes=free,
+        corpus_bytes=corpus_bytes,
+        corpus_tokens=corpus_tokens,
+        cache_bytes=corpus_tokens * (2 if model.vocab_size <= 1 << 16 else 4),
+        checkpoint_bytes=CHECKPOINTS_AT_ONCE
+        * (memory.weights + optimizer_bytes(model, work.counts, training.optimizer)),
+        bound=_bound(machine, work, config, rehearsal, execution, step_s),
+        assumptions=assumptions,
+    )
+    if not result.fits:
+        result.remedies = list(_remedies(config, rehearsal, execution, runtime_bytes, free))
+    return result
+
+
+def _complete(config: Config, assumptions: list[str]) -> tuple[int, int]:
+    """Fill in the vocabulary and the context; tell the corpus in bytes and tokens."""
+    model, data = config.model, config.data
+    sources = as_sources(list(data.sources) or standard_library())
+    spec = data.tokenizer or f"bpe:{model.vocab_size or 4096}"
+    cache = _finished_cache(sources, spec, data.cache_dir)
+    if not model.vocab_size:
+        model.vocab_size = cache.tokenizer.vocab_size if cache else _vocabulary(spec, assumptions)
+    model.context = model.context or config.training.max_length
+    if cache is not None:
+        return cache.num_bytes, cache.num_tokens
+    num_bytes = sum(file.size for source in sources for file in iterate_files(source))
+    per_token = 1.0 if spec in ("byte", "char") else ASSUMED_BYTES_PER_TOKEN
+    assumptions.append(f"{per_token:g} bytes a token: the corpus is not tokenised yet")
+    return num_bytes, int(num_bytes / per_token)
+
+
+def _finished_cache(sources: list[Source], spec: str, folder: str) -> Cache | None:
+    path = Path(folder) if folder else default_cache_dir(sources, spec)
+    if not Cache.is_cache(path):
+        return None
+    cache = Cache.open(path)
+    return cache if cache.is_complete else None
+
+
+def _vocabulary(spec: str, assumptions: list[str]) -> int:
+    found = re.fullmatch(r"bpe:(\d+)", spec)
+    if found:
+        return int(found.group(1))
+    size = 257 if spec in ("byte", "char") else 32_000
+    assumptions.append(f"a vocabulary of {size:,} tokens: the tokenizer is not there yet")
+    return size
+
+
+def _try_rehearsal(config: Config, free: int, assumptions: list[str]) -> tuple[Rehearsal | None, Execution]:
+    """None where even the small networks of the rehearsal would crowd the machine."""
+    few = config.model.model_copy(update={"num_layers": 3})
+    needed = 5 * 4 * count(few, config.training.max_length).num_parameters
+    if needed > LARGEST_REHEARSAL * free:
+        assumptions.append("too large to rehearse here: speed is unknown, activations are estimated")
+        return None, Execution(config.training.micro_batch_size or 1)
+    rehearsal, execution = rehearse(config.model, config.training)
+    if not config.training.micro_batch_size:
+        assumptions.append(f"micro-batches of {execution.micro_batch_size}; training measures which is fastest")
+    return rehearsal, execution
+
+
+def _memory(config: Config, rehearsal: Rehearsal | None, execution: Execution, runtime_bytes: int) -> MemoryParts:
+    model, training = config.model, config.training
+    counts = count(model, training.max_length)
+    scratch = 0
+    if rehearsal is None:
+        per_token = 4.0 * model.num_layers * (10 * model.d_model + 3 * model.feed_forward)
+        if execution.gradient_checkpointing:
+            per_token = checkpointed_bytes_per_token(model, per_token)
+    else:
+        per_token = rehearsal.activation_bytes_per_token(model.num_layers)
+        scratch = rehearsal.optimizer_bytes(model.num_layers) - optimizer_bytes(model, counts, training.optimizer)
+    tokens = execution.micro_batch_size * training.max_length
+    batch_bytes = training.batch_size * (training.max_length + 1) * 4
+    return memory_parts(
+        model, counts, training.optimizer, tokens, per_token, CHUNK_BYTES, 4 * batch_bytes, runtime_bytes, scratch
+    )
+
+
+def _total(config: Config, step_s: float | None, steps_per_epoch: float) -> tuple[float | None, int | None]:
+    """Seconds and steps until the first limit is reached."""
+    training = config.training
+    steps = [float(training.max_steps)] if training.max_steps else []
+    if training.num_epochs:
+        steps.append(training.num_epochs * steps_per_epoch)
+    minutes = training.max_minutes or (0 if steps else DEFAULT_MINUTES)
+    if step_s is None:
+        return (60 * minutes if minutes and not steps else None), (int(min(steps)) if steps else None)
+    if minutes:
+        steps.append(60 * minutes / step_s)
+    return min(steps) * step_s, max(1, int(min(steps)))
+
+
+def _bound(
+    machine: Machine,
+    work: Work,
+    config: Config,
+    rehearsal: Rehearsal | None,
+    execution: Execution,
+    step_s: float | None,
+) -> Bound:
+    if rehearsal is None or step_s is None:
+        return Bound("unknown", "too large to rehearse on this machine")
+    training = config.training
+    tokens = training.batch_size * training.max_length
+    kept = rehearsal.activation_bytes_per_token(config.model.num_layers) * tokens
+    micro_batches = training.batch_size // max(1, execution.micro_batch_size)
+    traffic = sum(least_traffic(work, micro_batches, kept, training.optimizer).values())
+    peak = machine.measurements.peak_flops(execution.precision, torch.get_num_threads())
+    return find_bound(sum(work.timed_flops.values()), traffic, step_s, peak, machine.measurements.memory_bandwidth)
+
+
+def _remedies(
+    config: Config, rehearsal: Rehearsal | None, execution: Execution, runtime_bytes: int, free: int
+) -> Iterator[str]:
+    """The mildest change first; stops at the first that is enough by itself."""
+
+    def total(changed: Config, how: Execution) -> int:
+        return _memory(changed, rehearsal, how, runtime_bytes).total
+
+    single = replace(execution, micro_batch_size=1)
+    needed = total(config, single)
+    if execution.micro_batch_size > 1:
+        yield f"training.micro_batch_size=1 needs {human_bytes(needed)}"
+        if needed <= free:
+            return
+    for layers in range(config.model.num_layers - 1, 0, -1):
+        smaller = config.model_copy(deep=True)
+        smaller.model.num_layers = layers
+        if total(smaller, single) <= free:
+            yield f"model.num_layers={layers} with micro-batches of one sequence fits"
+            return
+    yield "no number of layers fits: choose a smaller model.d_model, model.vocab_size or training.max_length"

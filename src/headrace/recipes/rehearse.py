@@ -1,0 +1,108 @@
+"""A rehearsal: two small networks of a config's width are trained for a moment, to tell what the whole will take."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.data.batch import Batch
+from headrace.models.config import ModelConfig
+from headrace.models.counts import count
+from headrace.models.linear import has_onednn
+from headrace.models.network import Network, build
+from headrace.perf.predict import Measured, Rehearsal
+from headrace.training.activations import activation_bytes_per_token
+from headrace.training.choose import choose
+from headrace.training.config import TrainingConfig
+from headrace.training.optimizer import Optimizer
+from headrace.training.step import Execution, TrainStep
+
+LAYERS = (1, 3)
+# A pass of the larger network should take about a fifth of a second.
+PASS_FLOPS = 4e10
+CHOOSING_TOKENS = 256
+LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_SECONDS = 2, 8, 2.0
+
+
+def rehearse(model: ModelConfig, training: TrainingConfig) -> tuple[Rehearsal, Execution]:
+    """Measure; also tells how steps would be computed. Leaves nothing behind but warm kernels."""
+    networks = [build(model.model_copy(update={"num_layers": layers})) for layers in LAYERS]
+    execution = _choose_execution(networks[0], model, training)
+    size = _num_sequences(model, training, execution.micro_batch_size)
+    execution = replace(execution, micro_batch_size=min(execution.micro_batch_size, size))
+    batch = _batch(model, size, training.max_length)
+    optimizers = [Optimizer(network, training) for network in networks]
+    to_come = [optimizer.bytes_to_come() for optimizer in optimizers]
+    steps = [
+        TrainStep(network, optimizer, execution, 1.0) for network, optimizer in zip(networks, optimizers, strict=True)
+    ]
+    times = _rounds(steps, batch)
+    measured = [
+        Measured(
+            layers,
+            min(passes for passes, _ in seen),
+            min(update for _, update in seen),
+            activation_bytes_per_token(network, execution.precision),
+            num_bytes,
+        )
+        for layers, network, seen, num_bytes in zip(LAYERS, networks, times, to_come, strict=True)
+    ]
+    return Rehearsal(size, *measured), execution
+
+
+def warm_up() -> None:
+    """A step of a tiny network: what torch loads for its first backward pass and optimizer is then there."""
+    model = ModelConfig(d_model=64, num_layers=1, vocab_size=64, context=64)
+    training = TrainingConfig(batch_size=2, max_length=64)
+    network = build(model)
+    for use_onednn in {False, has_onednn()}:
+        execution = Execution(2, use_onednn=use_onednn)
+        TrainStep(network, Optimizer(network, training), execution, 1.0)(_batch(model, 2, 64), 1.0)
+
+
+def _rounds(steps: list[TrainStep], batch: Batch) -> list[list[tuple[float, float]]]:
+    """Seconds of passes and update, the networks taking turns; the first time pays for fresh memory."""
+    times: list[list[tuple[float, float]]] = [[] for _ in steps]
+    for step in steps:
+        step(batch, 1.0)
+    began = time.perf_counter()
+    for number in range(MOST_ROUNDS):
+        for step, seen in zip(steps, times, strict=True):
+            seconds = step(batch, 1.0).seconds
+            seen.append((seconds["forward"] + seconds["backward"], seconds["optimizer"]))
+        if number + 1 >= LEAST_ROUNDS and time.perf_counter() - began > ROUNDS_SECONDS:
+            break
+    return times
+
+
+def _choose_execution(network: Network, model: ModelConfig, training: TrainingConfig) -> Execution:
+    """As training chooses it, but on few tokens, and with the micro-batch that it would measure the ways with."""
+    size = training.micro_batch_size or default_micro_batch(training)
+    rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
+    few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
+    chosen = choose(network, _batch(model, rows, training.max_length), few)
+    return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
+
+
+def default_micro_batch(training: TrainingConfig, most_tokens: int = 2048) -> int:
+    """A divisor of the batch that is near what training measures to be fastest.
+
+    >>> default_micro_batch(TrainingConfig(batch_size=12, max_length=256))
+    6
+    """
+    sizes = [size for size in range(1, training.batch_size + 1) if training.batch_size % size == 0]
+    return max((size for size in sizes if size * training.max_length <= most_tokens), default=1)
+
+
+def _num_sequences(model: ModelConfig, training: TrainingConfig, micro_batch_size: int) -> int:
+    """A whole micro-batch, or as much of it as is quick."""
+    counts = count(model.model_copy(update={"num_layers": max(LAYERS)}), training.max_length)
+    quick = int(PASS_FLOPS / (counts.training_flops_per_token * training.max_length))
+    return max(1, min(micro_batch_size, quick))
+
+
+def _batch(model: ModelConfig, rows: int, length: int) -> Batch:
+    tokens = np.random.default_rng(0).integers(0, model.vocab_size, (rows, length + 1))
+    return Batch(0, tokens[:, :-1], tokens[:, 1:])

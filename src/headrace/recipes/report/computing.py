@@ -1,0 +1,106 @@
+"""Sections on what the machine did: FLOPs, roofline, memory, scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.perf.flops import PHASES, least_traffic
+from headrace.perf.memory import room_for
+from headrace.perf.roofline import Point, attainable, roofline_points
+from headrace.perf.units import human_bytes, human_count, human_percent, human_rate
+from headrace.recipes.report.blocks import Bar, Block, Chart, Paragraph, Series, Table
+from headrace.recipes.report.read import RunRecord
+
+
+def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    scatter: list[Series] = []
+    rows = []
+    for run in runs:
+        blocks.append(_flops_table(run, len(runs) > 1))
+        for point in _points(run):
+            label = f"{run.name}: {point.name}" if len(runs) > 1 else point.name
+            scatter.append(Series(label, [(point.intensity, point.achieved_flops / 1e9)], is_scatter=True))
+            share = human_percent(100 * point.achieved_flops / point.attainable_flops)
+            limit = f"{human_rate(point.attainable_flops)} ({point.bound})"
+            rows.append([label, f"{point.intensity:.1f}", human_rate(point.achieved_flops), limit, share])
+    if not scatter:
+        return [*blocks, Paragraph("No roofline: the peak or the memory bandwidth of the machine is unknown.")]
+    roofs = [_roof(run, scatter) for run in runs[:1]]
+    chart = Chart("Roofline", "FLOPs for each byte moved", "GFLOP/s", [*roofs, *scatter], is_logarithmic=True)
+    headings = ["stage", "FLOP/byte", "achieved", "attainable (bound by)", "of attainable"]
+    return [*blocks, chart, Table(headings, rows)]
+
+
+def _flops_table(run: RunRecord, is_named: bool) -> Table:
+    total = sum(run.work.phase_flops(phase) for phase in PHASES)
+    rows = []
+    for part, phases in run.work.flops.items():
+        mine = sum(phases.values())
+        parameters = human_count(run.work.counts.parameters[part])
+        cells = [human_count(phases[phase]) if phases[phase] else "·" for phase in PHASES]
+        rows.append([part, parameters, *cells, human_percent(100 * mine / total)])
+    sums = [human_count(run.work.phase_flops(phase)) for phase in PHASES]
+    rows.append(["in all", human_count(run.work.counts.num_parameters), *sums, "100%"])
+    return Table([run.name if is_named else "FLOPs of an update", "parameters", *PHASES, "share"], rows)
+
+
+def _points(run: RunRecord) -> list[Point]:
+    bandwidth, peak = run.environment.get("memory_bandwidth"), run.peak_flops
+    per_token = run.environment.get("activation_bytes_per_token")
+    if not bandwidth or not peak or per_token is None:
+        return []
+    kept = per_token * run.tokens_per_step
+    traffic = least_traffic(run.work, run.num_micro_batches, kept, run.training["optimizer"])
+    seconds = {stage: value / len(run.metrics) for stage, value in run.seconds.items()}
+    return roofline_points(run.work.timed_flops, traffic, seconds, peak, bandwidth)
+
+
+def _roof(run: RunRecord, scatter: list[Series]) -> Series:
+    """The two roofs, from left of the first point to right of the last."""
+    peak, bandwidth = float(run.peak_flops or 0), float(run.environment["memory_bandwidth"])
+    intensities = [series.points[0][0] for series in scatter]
+    ridge = peak / bandwidth
+    ends = (min([*intensities, ridge]) / 3, ridge, max([*intensities, ridge]) * 3)
+    return Series("measured roofs", [(x, attainable(x, peak, bandwidth) / 1e9) for x in ends])
+
+
+def memory(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    for run in runs:
+        parts = run.environment.get("memory_parts")
+        total = float(run.environment.get("memory_bytes", 0))
+        peak = run.peak_memory_bytes
+        if parts:
+            bars = [(name, float(size), human_bytes(size)) for name, size in parts.items()]
+            blocks.append(Bar(f"{run.name}: {human_bytes(sum(parts.values()))} by count", bars))
+        rows = [[name, human_bytes(size)] for name, size in (parts or {}).items()]
+        rows.append(["measured peak of the process", human_bytes(peak)])
+        rows.append(["memory of the machine", human_bytes(total) if total else "unknown"])
+        blocks.append(Table([run.name if len(runs) > 1 else "part", "bytes"], rows))
+        if parts and total:
+            blocks.append(Paragraph(_room(run, parts["activations"], 0.9 * total - peak)))
+    return blocks
+
+
+def _room(run: RunRecord, activations: int, free: float) -> str:
+    if free <= 0:
+        return "No headroom: this run takes more than 90% of the machine's memory."
+    factor = room_for(activations, free)
+    return (
+        f"Headroom: {human_bytes(free)} below 90% of the machine. Activations could be {factor:,.0f} times as many:"
+        f" micro-batches of up to {int(factor * run.training['micro_batch_size']):,} sequences,"
+        f" or sequences up to {factor:,.0f} times as long."
+    )
+
+
+def scaling(runs: Sequence[RunRecord]) -> list[Block]:
+    """Matrix products by number of threads, where the machine was measured."""
+    machine = next((run.environment["machine"] for run in runs if run.environment.get("machine")), None)
+    if machine is None:
+        return [Paragraph("Not measured: run `headrace machine` once before training.")]
+    rows: list[list[str]] = []
+    for precision, rates in sorted(machine["measurements"]["matmul_flops"].items()):
+        base = rates[min(rates, key=int)]
+        rows += [[precision, n, human_rate(rates[n]), f"{rates[n] / base:.2f}"] for n in sorted(rates, key=int)]
+    return [Table(["matrix products", "threads", "rate", "times one thread"], rows)]

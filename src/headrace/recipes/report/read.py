@@ -1,0 +1,202 @@
+"""A run directory becomes a record; what is missing or torn is noted, not fatal."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from headrace.errors import ReportError
+from headrace.files import owner_is_gone
+from headrace.models.config import ModelConfig
+from headrace.perf import breakdown, flops, speed
+
+TRAINING_STAGES = ("data wait", "forward", "backward", "optimizer")
+
+
+@dataclass
+class RunRecord:
+    """Everything that a run wrote about itself."""
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+    model: ModelConfig
+    environment: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    summary: dict[str, Any]
+    corpus: dict[str, Any] | None
+    ledger: list[dict[str, Any]] | None
+    samples: list[tuple[int, str]]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def training(self) -> dict[str, Any]:
+        return dict(self.config["training"])
+
+    @property
+    def elapsed_s(self) -> float:
+        return float(self.metrics[-1]["elapsed_s"])
+
+    @property
+    def tokens(self) -> int:
+        return int(self.metrics[-1]["tokens"])
+
+    @property
+    def tokens_per_step(self) -> int:
+        return int(self.training["batch_size"] * self.training["max_length"])
+
+    @property
+    def num_micro_batches(self) -> int:
+        return int(self.training["batch_size"] // max(self.training["micro_batch_size"], 1))
+
+    @property
+    def steps_per_epoch(self) -> float | None:
+        rows = sum(ledger["rows"] for ledger in self.ledger) if self.ledger else 0
+        return rows / self.training["batch_size"] if rows else None
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """By stage, over all steps."""
+        totals: dict[str, float] = {}
+        for line in self.metrics:
+            for stage, value in line["seconds"].items():
+                totals[stage] = totals.get(stage, 0.0) + value
+        return totals
+
+    @cached_property
+    def shares(self) -> list[breakdown.Share]:
+        return breakdown.break_down(self.seconds, self.elapsed_s)
+
+    @cached_property
+    def work(self) -> flops.Work:
+        """Of one update."""
+        training = self.training
+        return flops.count_work(
+            self.model,
+            training["max_length"],
+            self.tokens_per_step,
+            training["optimizer"],
+            training["gradient_checkpointing"],
+        )
+
+    @property
+    def peak_flops(self) -> float | None:
+        return self.environment.get("peak_flops")
+
+    @cached_property
+    def percent_of_peak(self) -> float | None:
+        working = sum(self.seconds.get(stage, 0.0) for stage in TRAINING_STAGES)
+        done = self.tokens * self.work.counts.training_flops_per_token
+        return speed.percent_of_peak(done, working, self.peak_flops)
+
+    @cached_property
+    def data_wait_percent(self) -> float:
+        return speed.median(sorted(speed.wait_share(m["seconds"]["data wait"], m["step_s"]) for m in self.metrics))
+
+    @cached_property
+    def cpu_cores(self) -> float | None:
+        first, last = self.metrics[0], self.metrics[-1]
+        if "cpu_s" not in last or "cpu_s" not in first or last is first:
+            return self.summary.get("cpu_cores")
+        return float((last["cpu_s"] - first["cpu_s"]) / max(last["elapsed_s"] - first["elapsed_s"], 1e-9))
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        seen = max(int(line.get("memory_bytes", 0)) for line in self.metrics)
+        return max(seen, int(self.summary.get("peak_memory_bytes", 0)))
+
+    def last(self, key: str) -> float | None:
+        """The newest value of something that not every step has."""
+        return next((line[key] for line in reversed(self.metrics) if line.get(key) is not None), None)
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run directory, also of a run that is still going on or was killed."""
+    if not folder.is_dir():
+        raise ReportError(f"{folder}: no such run directory. Runs are where `headrace train --out` put them.")
+    notes: list[str] = []
+    metrics = _read_metrics(folder / "metrics.jsonl", notes)
+    config = _read_json(folder / "config.json")
+    environment = _read_json(folder / "environment.json") or {}
+    _check_version(environment, notes)
+    try:
+        assert isinstance(config, dict)
+        model = ModelConfig.model_validate(config["model"])
+        config["training"]["batch_size"], metrics[-1]["elapsed_s"], metrics[-1]["seconds"]["data wait"]
+    except (AssertionError, KeyError, TypeError, ValidationError):
+        raise ReportError(
+            f"{folder}: config.json or metrics.jsonl is missing or not as this version of headrace writes it"
+            f" ({_written_by(environment)}). Upgrade headrace if the run is newer."
+        ) from None
+    summary = _read_json(folder / "summary.json")
+    lock = folder / "run.lock"
+    if lock.exists() and not owner_is_gone(lock.read_text()):
+        notes.append(f"still running: everything here is so far, at step {metrics[-1]['step']:,}")
+    elif not summary:
+        notes.append(f"did not end by itself: everything here is up to step {metrics[-1]['step']:,}")
+    return RunRecord(
+        name=folder.resolve().name,
+        folder=folder,
+        config=config,
+        model=model,
+        environment=environment,
+        metrics=metrics,
+        summary=summary or {},
+        corpus=_read_json(folder / "corpus.json"),
+        ledger=_read_json(folder / "ledger.json"),
+        samples=_read_samples(folder / "samples.txt"),
+        notes=notes,
+    )
+
+
+def _read_metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    metrics = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            metrics.append(dict(json.loads(line)))
+        except (ValueError, TypeError):
+            notes.append(f"line {number} of metrics.jsonl is torn and was left out")
+    if not metrics:
+        raise ReportError(f"{path.parent}: no metrics yet (metrics.jsonl). Has the run done its first step?")
+    return metrics
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _written_by(environment: dict[str, Any]) -> str:
+    return f"written by headrace {environment.get('versions', {}).get('headrace', 'of unknown version')}"
+
+
+def _check_version(environment: dict[str, Any], notes: list[str]) -> None:
+    mine, theirs = metadata.version("headrace"), environment.get("versions", {}).get("headrace", "0")
+    if _as_numbers(theirs) > _as_numbers(mine):
+        notes.append(f"{_written_by(environment)}, newer than this {mine}: some figures may be missing")
+
+
+def _as_numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def _read_samples(path: Path) -> list[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    parts = re.split(r"^--- step (\d+) ---\n", text, flags=re.MULTILINE)
+    return [(int(step), sample.rstrip("\n")) for step, sample in zip(parts[1::2], parts[2::2], strict=True)]

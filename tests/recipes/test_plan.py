@@ -1,0 +1,122 @@
+"""Plans: what they add up to, and what they say of a config that cannot fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headrace.machine.measure import Measurements
+from headrace.models.counts import count
+from headrace.perf.predict import Measured, Rehearsal, find_bound
+from headrace.recipes import machine as machine_recipe
+from headrace.recipes import plan as recipe
+from headrace.recipes.config import Config, Layers
+from tests.conftest import make_text
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def known_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine that need not be measured; and threads as they were."""
+    rates = Measurements({"float32": {1: 1e11}, "bfloat16": {1: 1e11}}, 1e10, None, 1e9, busy_cores=0.0)
+    monkeypatch.setattr(machine_recipe, "measure", lambda *_: rates)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def tiny(tmp_path: Path, **changes: Any) -> Config:
+    (tmp_path / "corpus.txt").write_text(make_text(20_000))
+    values: dict[str, Any] = {
+        "model.d_model": 32, "model.num_layers": 5, "training.max_length": 32, "training.batch_size": 8,
+        "training.max_steps": 50, "training.threads": 1, "training.precision": "float32",
+        "data.sources": [str(tmp_path / "corpus.txt")], "data.tokenizer": "byte",
+    }  # fmt: skip
+    layers = Layers()
+    layers.add({**values, **changes}, "test")
+    return layers.build()
+
+
+def test_a_rehearsal_is_extended_along_its_layers() -> None:
+    rehearsal = Rehearsal(2, Measured(1, 0.3, 0.2, 10.0, 100), Measured(3, 0.5, 0.4, 30.0, 140))
+    seconds = rehearsal.step_seconds(num_layers=6, batch_size=8)
+    assert seconds["forward and backward"] == pytest.approx((0.5 + 3 * 0.1) * 8 / 2)
+    assert seconds["optimizer"] == pytest.approx(0.4 + 3 * 0.1)
+    assert rehearsal.activation_bytes_per_token(6) == pytest.approx(60.0)
+    assert rehearsal.optimizer_bytes(2) == 120
+    noisy = Rehearsal(2, Measured(1, 0.5, 0.2, 10.0, 100), Measured(3, 0.4, 0.4, 30.0, 140))
+    assert noisy.step_seconds(6, 2)["forward and backward"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("flops", "traffic", "name"), [(1e12, 1e9, "compute"), (1e9, 9e10, "memory"), (1e9, 1e9, "overhead")]
+)
+def test_what_bounds_a_step(flops: float, traffic: float, name: str) -> None:
+    assert find_bound(flops, traffic, 10.0, 1e11, 1e10).name == name
+    assert find_bound(flops, traffic, 10.0, None, 1e10).name == "unknown"
+
+
+def test_a_plan_adds_up(tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    plan = recipe.plan(config)
+    assert config.model.vocab_size == 0, "the caller's config is left alone"
+    assert plan.fits
+    assert plan.work.counts.num_parameters == plan.as_json()["parameters"]
+    assert plan.memory.weights == 4 * plan.work.counts.num_parameters
+    assert plan.step_s is not None
+    assert plan.tokens_per_second == pytest.approx(8 * 32 / plan.step_s)
+    assert plan.total_steps == 50
+    assert plan.total_s == pytest.approx(50 * plan.step_s)
+    assert plan.corpus_tokens == plan.corpus_bytes
+    assert any("not tokenised yet" in text for text in plan.assumptions)
+
+
+def test_the_first_limit_counts(tmp_path: Path) -> None:
+    plan = recipe.plan(tiny(tmp_path, **{"training.max_minutes": 1e-6}))
+    assert plan.total_s == pytest.approx(6e-5)
+    assert plan.total_steps == 1
+    plan = recipe.plan(tiny(tmp_path, **{"training.max_steps": 0}))
+    assert plan.total_s == pytest.approx(60 * recipe.DEFAULT_MINUTES)
+
+
+def test_a_config_that_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path, **{"training.micro_batch_size": 8})
+    fitting = recipe.plan(config)
+    needed = fitting.memory.total
+
+    monkeypatch.setattr(recipe, "memory_bytes", lambda: fitting.memory.runtime)
+    monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 1e9)
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: needed - fitting.memory.runtime - 1000)
+    plan = recipe.plan(config)
+    assert not plan.fits
+    assert plan.headroom_bytes == pytest.approx(-1000, abs=needed * 0.02)
+    assert plan.remedies[0].startswith("training.micro_batch_size=1 needs")
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
+    assert "no number of layers fits" in recipe.plan(config).remedies[-1]
+    monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 0.0)
+    unknown = recipe.plan(config)
+    assert unknown.tokens_per_second is None
+    assert unknown.bound.name == "unknown"
+    assert unknown.memory.activations > 0
+
+
+def test_the_command(command: Command, tmp_path: Path) -> None:
+    tiny(tmp_path)
+    options = ("training.threads=1", "training.max_length=32", "model.d_model=32", "training.precision=float32")
+    code, out, _ = command("plan", tmp_path / "corpus.txt", *options, "--json")
+    assert code == 0
+    result = json.loads(out.splitlines()[-1])
+    assert result["fits"] is True
+    assert result["tokens_per_second"] > 0
+    config = Config()
+    config.model.d_model, config.model.vocab_size = 32, 4096
+    assert result["parameters"] == count(config.model, 32).num_parameters
+    assert "predicted" in out
+    assert "bound by" in out

@@ -1,0 +1,147 @@
+"""Reports: what they say, of whole and of broken runs, and that nothing from outside gets through as markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ReportError
+from headrace.files import owner_tag
+from headrace.recipes.report import report
+from headrace.recipes.report.blocks import Chart, Series
+from headrace.recipes.report.charts import draw
+from headrace.recipes.report.read import read_run
+from tests.recipes.run_folder import HOSTILE, STAGES, write_run
+
+Command = Callable[..., tuple[int, str, str]]
+SECTIONS = (
+    "performance bottleneck recommendations loss pipeline time flops wait memory cpu corpus samples progress scaling"
+    " configuration"
+).split()
+
+
+class Tags(HTMLParser):
+    """Every tag, with its attributes, and all text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_every_section_is_there_and_nothing_is_fetched_or_run(tmp_path: Path) -> None:
+    page = Tags(report([write_run(tmp_path / "one")]))
+    assert page.ids == SECTIONS
+    assert not {"script", "img", "link", "iframe"} & set(page.tags)
+    assert all(link.startswith("#") for link in page.links)
+    assert page.tags.count("svg") >= 8
+    assert HOSTILE in page.text
+    for figure in ("5.0 MiB", "900 + 60 + 40 = 1,000", "1.8 cores", "nul bytes", "190 GFLOP/s"):
+        assert figure in page.text
+
+
+def test_the_numbers_are_those_of_the_run(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "one", num_steps=40))
+    assert sum(share.percent for share in run.shares) == pytest.approx(100)
+    assert {share.stage: share.seconds for share in run.shares}["forward"] == pytest.approx(40 * STAGES["forward"])
+    assert run.tokens == 40 * 4096
+    assert run.cpu_cores == pytest.approx(1.8)
+    assert run.data_wait_percent == pytest.approx(100 * 0.001 / 0.091, rel=0.01)
+    assert run.peak_memory_bytes == 600 << 20
+    assert run.steps_per_epoch == 100
+
+
+@pytest.mark.parametrize("stage", ["data wait", "optimizer", "evaluation"])
+def test_a_delay_is_found_and_named(tmp_path: Path, stage: str) -> None:
+    page = Tags(report([write_run(tmp_path / "slow", **{stage: 0.5})]))
+    bottleneck = page.text.split("Bottleneck")[2].split("What would make it faster")[0]
+    assert f"{stage} takes" in bottleneck.lower()
+
+
+def test_several_runs_are_overlaid(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name) for name in ("first", "second")]
+    text = report(folders)
+    assert text.count("first, training") == text.count("second, training") > 0
+    assert "first" in report(folders, markdown=True)
+
+
+def test_markdown_is_plain(tmp_path: Path) -> None:
+    text = report([write_run(tmp_path / "one")], markdown=True)
+    assert text.count("\n## ") == len(SECTIONS)
+    outside = re.sub(r"^(`{3,})text\n.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert "\\<script\\>" in outside
+    assert not re.search(r"(?<!\\)<script", outside)
+    assert f"```text\n{HOSTILE}\n```" in text
+    widths = {line.count(" | ") for line in outside.splitlines() if line.startswith("| one")}
+    assert len(widths) <= 2
+
+
+def test_broken_runs(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 41, "lo')
+    assert "line 41 of metrics.jsonl is torn" in report([folder])
+    (folder / "run.lock").write_text(owner_tag())
+    assert "still running: everything here is so far, at step 40" in report([folder])
+    (folder / "run.lock").unlink()
+    for name in ("summary.json", "corpus.json", "ledger.json", "samples.txt", "environment.json"):
+        (folder / name).unlink()
+    bare = report([folder])
+    assert "did not end by itself" in bare
+    assert "unknown" in bare
+    (folder / "metrics.jsonl").write_text("")
+    with pytest.raises(ReportError, match="no metrics yet"):
+        report([folder])
+    with pytest.raises(ReportError, match="no such run directory"):
+        report([tmp_path / "none"])
+
+
+def test_a_newer_version(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    environment = json.loads((folder / "environment.json").read_text())
+    environment["versions"]["headrace"] = "99.1.0"
+    (folder / "environment.json").write_text(json.dumps(environment))
+    assert "written by headrace 99.1.0, newer than this" in report([folder])
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["from_the_future"] = 1
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ReportError, match=r"headrace 99\.1\.0.*Upgrade"):
+        report([folder])
+
+
+def test_charts_bear_odd_values() -> None:
+    assert draw(Chart("empty", "", "", [])) == ""
+    assert draw(Chart("nan", "", "", [Series("a", [(1, float("nan")), (2, float("inf"))])])) == ""
+    assert "nan" not in draw(Chart("one", "", "", [Series("a", [(1, 1.0), (2, float("nan"))])]))
+    assert draw(Chart("flat", "", "", [Series("a", [(0, 0.0), (1, 0.0)])]))
+
+
+def test_the_command(command: Command, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    code, out, _ = command("report", folder, "--json")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["report"] == str(folder / "report.html")
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
+    code, _, _ = command("report", folder, "--markdown", "--out", tmp_path / "r.md")
+    assert (tmp_path / "r.md").read_text().startswith("# headrace: run")
+    code, _, err = command("report", tmp_path)
+    assert code == 1
+    assert "no metrics yet" in err
+    assert "Traceback" not in err
