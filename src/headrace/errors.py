@@ -28,6 +28,10 @@ class CacheError(HeadraceError):
     """The token cache is damaged, unfinished, foreign, or cannot be written."""
 
 
+class TokenFileError(HeadraceError):
+    """A token file of another project is damaged, of a kind that cannot be mapped, or changed while in use."""
+
+
 class StateError(HeadraceError):
     """A saved loader state does not belong to this stream."""
 
@@ -38,3 +42,7 @@ class CheckpointError(HeadraceError):
 
 class TrainingError(HeadraceError):
     """Training cannot go on: the loss stays not a number, or the run directory is in use."""
+
+
+class MissingExtraError(UsageError):
+    """A library that only one neighbour needs is not installed; the message has its pip line."""

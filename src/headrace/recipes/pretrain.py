@@ -35,7 +35,7 @@ from headrace.training.checkpoint import (
     read_state,
 )
 from headrace.training.evaluate import Evaluation, Evaluator
-from headrace.training.loop import STAGES, Loop, Position, StepInfo, as_metrics
+from headrace.training.loop import STAGES, BatchStream, Loop, Position, StepInfo, as_metrics
 from headrace.training.optimizer import Optimizer
 from headrace.training.schedule import Limits
 from headrace.training.step import TrainStep, choose_micro_batch
@@ -76,8 +76,16 @@ class Run:
         return values
 
 
-def train(config: Config | dict[str, Any] | None = None, hooks: Iterable[Hook] = (), **overrides: Any) -> Run:
+def train(
+    config: Config | dict[str, Any] | None = None,
+    hooks: Iterable[Hook] = (),
+    batches: BatchStream | None = None,
+    **overrides: Any,
+) -> Run:
     """Train a model; from a notebook as from the command line.
+
+    `batches` are trained on instead of the loader's own (a Grain pipeline: `interop.grain.GrainBatches`); the data
+    section of the configuration still says what the tokenizer and the validation text are.
 
     >>> run = train({"data": {"sources": ["corpus.txt"]}, "training": {"max_minutes": 5}})   # doctest: +SKIP
     >>> run = train(**{"training.max_steps": 100})                                            # doctest: +SKIP
@@ -89,7 +97,7 @@ def train(config: Config | dict[str, Any] | None = None, hooks: Iterable[Hook] =
         layers.add(config or {}, "the call")
         layers.add(overrides, "the call")
         config = layers.build()
-    with Pretraining(config) as pretraining:
+    with Pretraining(config, batches=batches) as pretraining:
         for info in pretraining.steps():
             for hook in hooks:
                 hook(info)
@@ -99,7 +107,13 @@ def train(config: Config | dict[str, Any] | None = None, hooks: Iterable[Hook] =
 class Pretraining:
     """All parts of a run, wired."""
 
-    def __init__(self, config: Config, should_stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        should_stop: Callable[[], bool] = lambda: False,
+        batches: BatchStream | None = None,
+    ) -> None:
+        self._given_batches = batches
         self.config = config.model_copy(deep=True)
         self._should_stop = should_stop
         keep_freed_memory()
@@ -155,6 +169,7 @@ class Pretraining:
             raise UsageError(f"{self.folder}: holds a run already. Resume it with --resume, or choose another --out.")
         self.loader = self._make_loader("train")
         self._closers.append(self.loader.close)
+        self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
         _complete_model(config, self.tokenizer)
         state = read_state(resume_from) if resume_from else None
@@ -169,7 +184,7 @@ class Pretraining:
         if state is not None and resume_from is not None:
             load_weights(resume_from, self.network)
             load_optimizer(resume_from, self.optimizer)
-            self.loader.restore(state["loader"])
+            self._batches.restore(state["loader"])
             position = Position(**state["position"])
         self._choose(state)
         self._evaluator = self._make_evaluator()
@@ -182,7 +197,7 @@ class Pretraining:
         if not training.evaluate_every:
             training.evaluate_every = max(1, (limits.steps or 1000) // 10) if limits.seconds is None else 200
         training.save_every = training.save_every or training.evaluate_every
-        self.loop = Loop(training, limits, self.loader, step, position, self._evaluate, self._save, self._should_stop)
+        self.loop = Loop(training, limits, self._batches, step, position, self._evaluate, self._save, self._should_stop)
         dtype = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
         self.peak_flops = state["peak_flops"] if state else measure_peak_flops(dtype)
         self._begin_folder(position)
@@ -369,7 +384,7 @@ class Pretraining:
         }
         state = {
             "position": asdict(self.loop.position),
-            "loader": self.loader.state(),
+            "loader": self._batches.state(),
             "chosen": chosen,
             "config": self.config.model_dump(),
             "peak_flops": self.peak_flops,
