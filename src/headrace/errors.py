@@ -46,3 +46,7 @@ class TrainingError(HeadraceError):
 
 class MissingExtraError(UsageError):
     """A library that only one neighbour needs is not installed; the message has its pip line."""
+
+
+class PeerError(HeadraceError):
+    """A peer in a benchmark failed; its message is shown in the table, and the others go on."""

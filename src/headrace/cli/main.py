@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from headrace import __version__
-from headrace.cli import display, training
+from headrace.cli import bench, display, training
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
 from headrace.data.sizes import parse_bytes
@@ -145,6 +145,7 @@ def inspect(
 app.command()(training.train)
 app.command()(training.generate)
 app.command()(training.config)
+app.add_typer(bench.app, name="bench")
 
 
 def _parse_weights(text: str) -> list[float] | None:
