@@ -95,7 +95,7 @@ def part(result: dict[str, Any]) -> list[str]:
     lines = [f"## {title}", "", f"    headrace bench {result['benchmark']} {options}".rstrip(), ""]
     for name, rows in result["results"].items():
         done = [row for row in rows if row["status"] == "ok"]
-        lines += [f"**{name}**" if len(result["results"]) > 1 else "", *table(done, columns), ""]
+        lines += [f"**{name}**" if len(result["results"]) > 1 else "", "", *table(done, columns), ""]
         for row in rows:
             if row["status"] != "ok":
                 word = "not installed:" if row["status"] == "missing" else "failed:"

@@ -135,7 +135,7 @@ TRAIN_COLUMNS: list[Column] = [
     RATIO,
     ("% of peak", _number("percent_of_peak", ".0f")),
     MEMORY,
-    ("parameters", _number("parameters", ",")),
+    ("parameters", _number("parameters", ",.0f")),
     ("same losses", _yes("same_losses")),
 ]
 TOKENIZE_COLUMNS: list[Column] = [
