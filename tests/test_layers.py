@@ -1,4 +1,4 @@
-"""Imports go downward only: cli → recipes, interop → training, generation, perf → data, models, machine → files."""
+"""Imports go downward only: cli, peers → recipes, interop → training, generation, perf → data, models, machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAYERS = [
     ["training", "generation", "perf"],
     ["recipes", "interop"],
     ["__init__"],
-    ["cli"],
+    ["cli", "peers"],
     ["__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

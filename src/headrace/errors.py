@@ -28,6 +28,10 @@ class CacheError(HeadraceError):
     """The token cache is damaged, unfinished, foreign, or cannot be written."""
 
 
+class TokenFileError(HeadraceError):
+    """A token file of another project is damaged, of a kind that cannot be mapped, or changed while in use."""
+
+
 class StateError(HeadraceError):
     """A saved loader state does not belong to this stream."""
 
@@ -42,3 +46,11 @@ class TrainingError(HeadraceError):
 
 class ReportError(HeadraceError):
     """A run directory cannot be reported on: missing, without metrics, damaged, or from a newer version."""
+
+
+class MissingExtraError(UsageError):
+    """A library that only one neighbour needs is not installed; the message has its pip line."""
+
+
+class PeerError(HeadraceError):
+    """A peer in a benchmark failed; its message is shown in the table, and the others go on."""

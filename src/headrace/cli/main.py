@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from headrace import __version__
-from headrace.cli import display, machine, plan, report, training
+from headrace.cli import bench, display, machine, plan, report, training
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
 from headrace.data.sizes import parse_bytes
@@ -148,6 +148,7 @@ app.command()(training.config)
 app.command()(machine.machine)
 app.command()(plan.plan)
 app.command()(report.report)
+app.add_typer(bench.app, name="bench")
 
 
 def _parse_weights(text: str) -> list[float] | None:

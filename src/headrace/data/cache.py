@@ -60,7 +60,8 @@ class Cache:
         self.tokenizer = tokenizer
         self.sources = list(sources)
         self.segments = list(segments)
-        self.shards = ShardFolder(path, tokenizer.dtype)
+        self.dtype = tokenizer.dtype
+        self.shards = ShardFolder(path, self.dtype)
         self.corpus_hash = corpus_hash(segments)
         self._entries = list(entries)
         self._num_missing = sum(entry is None for entry in self._entries)
@@ -69,6 +70,10 @@ class Cache:
         self.retired: list[str] = []
         """Shards that only the version before this one needed."""
         self._wanted: list[int] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A cache travels to another process as its path: the same files are mapped there."""
+        return Cache.open, (self.path,)
 
     @staticmethod
     def is_cache(path: Path) -> bool:
@@ -243,6 +248,9 @@ class Cache:
         for index in range(len(self.segments)):
             total += self.entry(index).noticed
         return total
+
+    def check_unchanged(self) -> None:
+        """Sealed shards never change; a cache over files that can be written to looks whether they were."""
 
     def unique_shards(self) -> dict[str, ShardInfo]:
         """Every shard once: equal stretches of text share one."""

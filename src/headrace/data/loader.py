@@ -106,7 +106,7 @@ class Loader:
         self.cache, self._builder = _open_or_build(cache_or_sources, tokenizer, cache_dir, num_workers, memory_budget)
         self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
         self.rank, self.world_size = rank, world_size
-        self.row_bytes = row_bytes(sequence_length, self.cache.tokenizer.dtype, packing == "document")
+        self.row_bytes = row_bytes(sequence_length, self.cache.dtype, packing == "document")
         try:
             weights = _weights(self.cache, weights)
             self._streams = self._make_streams(weights, shuffle, packing, Split(self.cache, split, validation_fraction))
@@ -123,7 +123,7 @@ class Loader:
                 "split": f"{split} {validation_fraction:g}",
                 "mixture": digest(repr(weights))[:8] if weights else "",
             }
-            make = _maker(self._assembler, transform, seed, rank)
+            make = _maker(self.cache, self._assembler, transform, seed, rank)
             limit = _queue_limit(self, max_sequences_in_memory, memory_budget)
             if self._builder is not None:
                 self._builder.set_order(self._build_order())
@@ -192,9 +192,10 @@ class Loader:
         """The step of the next batch."""
         return self._step
 
-    def state(self) -> dict[str, Any]:
-        """Where the stream is: a few integers and hashes, under 1 KiB, ready for JSON."""
-        state = {"version": STATE_VERSION, "step": self._step, "skip": list(self._skip), **self._identity}
+    def state(self, step: int | None = None) -> dict[str, Any]:
+        """Where the stream is, or is at a `step`: a few integers and hashes, under 1 KiB, ready for JSON."""
+        step = self._step if step is None else step
+        state = {"version": STATE_VERSION, "step": step, "skip": list(self._skip), **self._identity}
         first = self._first_segments()
         if all(self.cache.has(segment) for segment in first):
             state["content"] = self.cache.content_hash(first)
@@ -299,11 +300,13 @@ class Loader:
         return order + sorted(set(range(len(self.cache.segments))) - set(order))
 
 
-def _maker(assembler: Assembler, transform: Transform | None, seed: int, rank: int) -> Make:
+def _maker(cache: Cache, assembler: Assembler, transform: Transform | None, seed: int, rank: int) -> Make:
     """What workers run. It must not refer to the loader, or a forgotten loader would never end."""
 
     def make(step: int, count: int) -> list[Batch]:
+        cache.check_unchanged()
         batches = assembler.batches(step, count)
+        cache.check_unchanged()  # nor while they were read
         if transform is None:
             return batches
         # A generator per step: what a transform draws does not depend on which worker runs it.

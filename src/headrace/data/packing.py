@@ -148,8 +148,8 @@ class PackedView:
         self._stops = np.cumsum([rows.num_rows for rows in self._rows])
 
     def gather(self, places: Rows) -> RowBatch:
-        tokenizer = self._stream.cache.tokenizer
-        tokens = np.full((len(places), 2 * self._length), tokenizer.end_of_text_id, dtype=tokenizer.dtype)
+        cache = self._stream.cache
+        tokens = np.full((len(places), 2 * self._length), cache.tokenizer.end_of_text_id, dtype=cache.dtype)
         documents = np.zeros((len(places), self._length), dtype=np.int32)
         owners = np.searchsorted(self._stops, places, side="right")
         for owner in np.unique(owners).tolist():

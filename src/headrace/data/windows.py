@@ -87,7 +87,7 @@ class WindowView:
                 self._held.append(tokens)
                 next_row = first + count
         seam_rows += range(next_row, block.stop_row)
-        self._seams = np.empty((len(seam_rows), length + 1), dtype=cache.tokenizer.dtype)
+        self._seams = np.empty((len(seam_rows), length + 1), dtype=cache.dtype)
         for seam, row in zip(self._seams, seam_rows, strict=True):
             self._copy_window(row, seam)
             runs.append((row, 1, seam.ctypes.data))

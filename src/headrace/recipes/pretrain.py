@@ -45,7 +45,7 @@ from headrace.training.checkpoint import (
 )
 from headrace.training.choose import choose
 from headrace.training.evaluate import Evaluation, Evaluator
-from headrace.training.loop import Loop, Position, StepInfo, Tally, as_metrics
+from headrace.training.loop import BatchStream, Loop, Position, StepInfo, Tally, as_metrics
 from headrace.training.optimizer import Optimizer
 from headrace.training.schedule import Limits
 from headrace.training.step import Execution, TrainStep
@@ -86,8 +86,16 @@ class Run:
         return values
 
 
-def train(config: Config | dict[str, Any] | None = None, hooks: Iterable[Hook] = (), **overrides: Any) -> Run:
+def train(
+    config: Config | dict[str, Any] | None = None,
+    hooks: Iterable[Hook] = (),
+    batches: BatchStream | None = None,
+    **overrides: Any,
+) -> Run:
     """Train a model; from a notebook as from the command line.
+
+    `batches` are trained on instead of the loader's own (a Grain pipeline: `interop.grain.GrainBatches`); the data
+    section of the configuration still says what the tokenizer and the validation text are.
 
     >>> run = train({"data": {"sources": ["corpus.txt"]}, "training": {"max_minutes": 5}})   # doctest: +SKIP
     >>> run = train(**{"training.max_steps": 100})                                            # doctest: +SKIP
@@ -99,7 +107,7 @@ def train(config: Config | dict[str, Any] | None = None, hooks: Iterable[Hook] =
         layers.add(config or {}, "the call")
         layers.add(overrides, "the call")
         config = layers.build()
-    with Pretraining(config) as pretraining:
+    with Pretraining(config, batches=batches) as pretraining:
         for info in pretraining.steps():
             for hook in hooks:
                 hook(info)
@@ -109,7 +117,13 @@ def train(config: Config | dict[str, Any] | None = None, hooks: Iterable[Hook] =
 class Pretraining:
     """All parts of a run, wired."""
 
-    def __init__(self, config: Config, should_stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        should_stop: Callable[[], bool] = lambda: False,
+        batches: BatchStream | None = None,
+    ) -> None:
+        self._given_batches = batches
         self.config = config.model_copy(deep=True)
         self._should_stop = should_stop
         keep_freed_memory(even_large=not self.config.training.memory_budget)
@@ -137,6 +151,7 @@ class Pretraining:
         self._checkpoints = Checkpoints(self.folder.path / "checkpoints")
         resume_from = self._checkpoint_to_resume()
         self.loader = stack.enter_context(self._make_loader("train"))
+        self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
         _complete_model(config, self.tokenizer)
         state = read_state(resume_from) if resume_from else None
@@ -152,7 +167,7 @@ class Pretraining:
         if state is not None and resume_from is not None:
             load_weights(resume_from, self.network)
             load_optimizer(resume_from, self.optimizer)
-            self.loader.restore(state["loader"])
+            self._batches.restore(state["loader"])
             position = Position(**state["position"])
         limits = self._limits()
         self.execution = Execution(**state["execution"]) if state else self._choose_execution()
@@ -161,7 +176,7 @@ class Pretraining:
         training.matmul = "onednn" if self.execution.use_onednn else "default"
         self._evaluator = self._make_evaluator()
         step = TrainStep(self.network, self.optimizer, self.execution, training.gradient_clip)
-        self.loop = Loop(training, limits, self.loader, step, position, self._evaluate, self._save, self._should_stop)
+        self.loop = Loop(training, limits, self._batches, step, position, self._evaluate, self._save, self._should_stop)
         self.peak_flops = state["peak_flops"] if state else measure_peak_flops(self.execution.dtype)
         facts = {**environment(), "peak_flops": self.peak_flops, "execution": asdict(self.execution)}
         facts |= self._instruments(runtime_bytes)
@@ -346,7 +361,7 @@ class Pretraining:
     def _save(self, is_best: bool) -> None:
         state = {
             "position": asdict(self.loop.position),
-            "loader": self.loader.state(),
+            "loader": self._batches.state(),
             "execution": asdict(self.execution),
             "config": self.config.model_dump(),
             "peak_flops": self.peak_flops,

@@ -93,8 +93,8 @@ def fastest(choices: list[Choice], measure: Callable[[Choice], float], num_round
 def candidate_sizes(batch_size: int, length: int) -> list[int]:
     """Micro-batches worth trying: they divide the batch, and are neither tiny nor too many.
 
-    >>> candidate_sizes(12, 256)
-    [2, 4, 6, 12]
+    >>> candidate_sizes(12, 128)
+    [2, 3, 4, 6, 12]
     >>> candidate_sizes(4096, 64)
     [4, 16, 64, 256, 1024, 4096]
     """

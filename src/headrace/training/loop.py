@@ -6,18 +6,27 @@ import time
 from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from headrace.data.loader import Loader
 from headrace.errors import TrainingError
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
 from headrace.training.schedule import Limits, learning_rate_factor
-from headrace.training.step import TrainStep
+from headrace.training.step import TokenBatch, TrainStep
 
 MAX_BAD_STEPS = 5
 LEAST_FACTOR = 0.01  # the first update of a warm-up must not be nothing
 STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
+
+
+class BatchStream(Protocol):
+    """Endless batches that know where they are; the data engine's `Loader` is one."""
+
+    def __next__(self) -> TokenBatch: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass
@@ -57,13 +66,13 @@ class Position:
 
 
 class Loop:
-    """Wires the loader, the step, evaluation and saving. What they are is the recipe's business."""
+    """Wires the batches, the step, evaluation and saving. What they are is the recipe's business."""
 
     def __init__(
         self,
         config: TrainingConfig,
         limits: Limits,
-        loader: Loader,
+        batches: BatchStream,
         train_step: TrainStep,
         position: Position,
         evaluate: Callable[[], tuple[Evaluation | None, str]],
@@ -72,7 +81,7 @@ class Loop:
     ) -> None:
         self._config = config
         self._limits = limits
-        self._loader = loader
+        self._batches = batches
         self._train_step = train_step
         self.position = position
         self._evaluate = evaluate
@@ -91,7 +100,7 @@ class Loop:
             progress = self._limits.progress(position.step, position.elapsed_s)
             factor = learning_rate_factor(self._config, max(progress, self._limits.progress(1, 0.0)))
             factor = max(factor, LEAST_FACTOR)
-            batch = next(self._loader)
+            batch = next(self._batches)
             waited = time.perf_counter() - step_began
             result = self._train_step(batch, factor)
             position.step += 1

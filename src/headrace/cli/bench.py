@@ -1,0 +1,201 @@
+"""`headrace bench loaders | train | tokenize`: arguments in, peers run, tables and bars out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.cli import display
+from headrace.data.sources import Source, as_sources, standard_library
+from headrace.errors import UsageError
+from headrace.machine.facts import environment
+from headrace.recipes import bench_loaders, bench_tokenize, bench_train
+from headrace.recipes.bench import Result, bench_corpus, choose_peers
+
+app = typer.Typer(
+    help="headrace and its peers on the same bytes, in one run, as ratios.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Corpus = Annotated[list[str] | None, typer.Argument(help="Text. Default: the Python standard library on this disk.")]
+Only = Annotated[list[str] | None, typer.Option(help="Only peers with this in their name; may be repeated.")]
+Skip = Annotated[list[str] | None, typer.Option(help="Not the peers with this in their name; may be repeated.")]
+Megabytes = Annotated[float, typer.Option(min=0.1, help="Size of the text that is made from the corpus.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+WIDTH = 160  # of tables that go into a file
+Column = tuple[str, Callable[[dict[str, Any]], str]]
+
+
+@app.command()
+def loaders(
+    corpus: Corpus = None,
+    batch_size: Annotated[str, typer.Option(help="Rows per batch; several with commas are a sweep.")] = "512",
+    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per row.")] = 256,
+    num_batches: Annotated[int, typer.Option(min=1, help="Batches to time, at least.")] = 100,
+    step_ms: Annotated[float, typer.Option(min=0, help="Simulated training step that data wait is against.")] = 100.0,
+    megabytes: Megabytes = 200.0,
+    only: Only = None,
+    skip: Skip = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serving batches: speed, first batch, wait, processor time, memory, and whether the order is reproducible."""
+    peers = choose_peers(bench_loaders.PEERS, only or [], skip or [])
+    base = bench_loaders.LoaderOptions(sequence_length=sequence_length, num_batches=num_batches, step_ms=step_ms)
+    sizes = _sizes(batch_size)
+    sweep: dict[str, list[dict[str, Any]]] = {}
+    with bench_corpus(_sources(corpus), megabytes, "bpe:16000") as files:
+        for size in sizes:
+            options = replace(base, batch_size=size)
+            results = _follow(bench_loaders.bench_loaders(files, peers, options))
+            _show(f"Loaders, {size} x {sequence_length} tokens a batch", results, LOADER_COLUMNS, "tokens_per_second")
+            sweep[str(size)] = [result.as_json() for result in results]
+    options_given = {
+        "batch_size": batch_size,
+        "sequence_length": sequence_length,
+        "num_batches": num_batches,
+        "step_ms": step_ms,
+        "megabytes": megabytes,
+    }
+    _finish("loaders", options_given, sweep, as_json)
+
+
+@app.command()
+def train(
+    corpus: Corpus = None,
+    preset: Annotated[str, typer.Option(help="Whose size: a preset with a vocabulary size.")] = "wiki",
+    num_steps: Annotated[int, typer.Option(min=1, help="Steps to time in each run.")] = 3,
+    num_repeats: Annotated[int, typer.Option(min=1, help="Runs of each peer; they take turns.")] = 3,
+    megabytes: Megabytes = 8.0,
+    only: Only = None,
+    skip: Skip = None,
+    as_json: AsJson = False,
+) -> None:
+    """Training steps of equal GPT-2s in float32: speed, share of the machine's peak, memory, and equal losses."""
+    peers = choose_peers(bench_train.PEERS, only or [], skip or [])
+    config = bench_train.bench_config(preset)
+    with bench_corpus(_sources(corpus), megabytes, f"bpe:{config.model.vocab_size}") as files:
+        results = bench_train.bench_train(files, peers, config, num_steps, num_repeats, _say_run)
+    _show(f"Training, {preset} shape as GPT-2, float32", results, TRAIN_COLUMNS, "tokens_per_second")
+    options = {"preset": preset, "num_steps": num_steps, "num_repeats": num_repeats, "megabytes": megabytes}
+    _finish("train", options, {preset: [result.as_json() for result in results]}, as_json)
+
+
+@app.command()
+def tokenize(
+    corpus: Corpus = None,
+    vocabulary: Annotated[int, typer.Option(min=257, help="Size of the byte-level BPE that all of them use.")] = 16_000,
+    megabytes: Megabytes = 20.0,
+    only: Only = None,
+    skip: Skip = None,
+    as_json: AsJson = False,
+) -> None:
+    """Encoding text in memory with all cores; the ids are compared."""
+    peers = choose_peers(bench_tokenize.PEERS, only or [], skip or [])
+    with bench_corpus(_sources(corpus), megabytes, f"bpe:{vocabulary}") as files:
+        results = _follow(bench_tokenize.bench_tokenize(files, peers))
+    _show(f"Encoding, {vocabulary:,} tokens", results, TOKENIZE_COLUMNS, "megabytes_per_second")
+    options = {"vocabulary": vocabulary, "megabytes": megabytes}
+    _finish("tokenize", options, {str(vocabulary): [result.as_json() for result in results]}, as_json)
+
+
+def _number(key: str, form: str, scale: float = 1.0) -> Callable[[dict[str, Any]], str]:
+    return lambda values: format(values[key] / scale, form) if values.get(key) is not None else ""
+
+
+def _yes(key: str) -> Callable[[dict[str, Any]], str]:
+    return lambda values: {True: "yes", False: "no", None: "-"}[values.get(key)]
+
+
+RATIO: Column = ("headrace is", _number("headrace_is", ",.2f"))
+MEMORY: Column = ("memory MB", _number("peak_memory_bytes", ",.0f", 1e6))
+LOADER_COLUMNS: list[Column] = [
+    ("M tokens/s", _number("tokens_per_second", ",.1f", 1e6)),
+    RATIO,
+    ("first batch s", _number("first_batch_s", ".2f")),
+    ("data wait %", _number("data_wait_percent", ".1f")),
+    ("CPU s / M tokens", _number("cpu_s_per_million_tokens", ".4f")),
+    MEMORY,
+    ("own format s", _number("prepare_s", ".1f")),
+    ("same order: restart", _yes("same_order_after_restart")),
+    ("other workers", _yes("same_order_with_other_workers")),
+]
+TRAIN_COLUMNS: list[Column] = [
+    ("tokens/s", _number("tokens_per_second", ",.0f")),
+    ("from", _number("slowest", ",.0f")),
+    ("to", _number("fastest", ",.0f")),
+    RATIO,
+    ("% of peak", _number("percent_of_peak", ".0f")),
+    MEMORY,
+    ("parameters", _number("parameters", ",.0f")),
+    ("same losses", _yes("same_losses")),
+]
+TOKENIZE_COLUMNS: list[Column] = [
+    ("MB/s", _number("megabytes_per_second", ",.1f")),
+    RATIO,
+    MEMORY,
+    ("same ids", _yes("same_ids")),
+]
+
+
+def _show(title: str, results: list[Result], columns: list[Column], measure: str) -> None:
+    """The table, what is missing or failed, and bars on a logarithmic scale."""
+    table = Table("peer", "version", *(name for name, _ in columns), title=title, title_justify="left")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    done = [result for result in results if result.status == "ok"]
+    for result in done:
+        table.add_row(result.peer, result.version, *(text(result.values) for _, text in columns))
+    width = display.out.width
+    display.out.width = width if display.out.is_terminal else WIDTH
+    display.out.print(table)
+    display.out.width = width
+    for result in results:
+        if result.status != "ok":
+            word = "not installed" if result.status == "missing" else "failed"
+            display.out.print(f"[bold]{result.peer}[/]: {word}: {escape(result.message)}")
+    if len(done) > 1:
+        least = min(result.values[measure] for result in done) / 2
+        for result in done:
+            length = round(8 * math.log2(result.values[measure] / least))
+            display.out.print(f"{result.peer:>20} {'█' * (length // 2)}{'▌' * (length % 2)}", highlight=False)
+        display.out.print(f"{'':>20} [dim]four cells are twice as fast[/]")
+
+
+def _follow(results: Iterable[Result]) -> list[Result]:
+    seen = []
+    for result in results:
+        display.err.print(f"{result.peer}: {result.status}")
+        seen.append(result)
+    return seen
+
+
+def _say_run(peer: str, repeat: int) -> None:
+    display.err.print(f"{peer}: run {repeat + 1}")
+
+
+def _sources(paths: list[str] | None) -> list[Source]:
+    return as_sources(list(paths) if paths else standard_library())
+
+
+def _sizes(text: str) -> list[int]:
+    sizes = [int(part) for part in text.split(",") if part.strip().isdigit() and int(part) > 0]
+    if not sizes or len(sizes) != len(text.split(",")):
+        raise UsageError(f"--batch-size {text!r}: write whole numbers with commas between them, such as 256,512")
+    return sizes
+
+
+def _finish(benchmark: str, options: dict[str, Any], results: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        machine = environment()
+        typer.echo(
+            json.dumps({"benchmark": benchmark, "command_options": options, "results": results, "machine": machine})
+        )

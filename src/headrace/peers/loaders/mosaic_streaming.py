@@ -1,0 +1,26 @@
+"""MosaicML streaming: MDS shards, `StreamingDataset` with shuffling, and a DataLoader."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from streaming import MDSWriter, StreamingDataset
+from streaming.base.util import clean_stale_shared_memory
+from torch.utils.data import DataLoader
+
+from headrace.recipes.bench import Corpus
+
+
+def prepare(corpus: Corpus, length: int) -> None:
+    tokens = np.memmap(corpus.tokens, np.uint16, "r")
+    with MDSWriter(out=f"{corpus.folder}/mds", columns={"tokens": f"ndarray:uint16:{length + 1}"}) as writer:
+        for row in np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]:
+            writer.write({"tokens": np.ascontiguousarray(row)})
+
+
+def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:
+    clean_stale_shared_memory()
+    dataset = StreamingDataset(local=f"{corpus.folder}/mds", shuffle=True, batch_size=batch_size)
+    loader = DataLoader(dataset, batch_size=batch_size, num_workers=num_workers, drop_last=True)
+    while True:
+        for batch in loader:
+            yield batch["tokens"]

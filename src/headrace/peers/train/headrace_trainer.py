@@ -1,0 +1,27 @@
+"""headrace: the trainer as `headrace train` runs it, with AdamW and in float32 like the others."""
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from headrace.recipes.config import Config
+from headrace.recipes.pretrain import Pretraining
+
+
+def train(job: dict[str, Any], report: Callable[[float], None]) -> int:
+    training = {
+        "batch_size": job["batch_size"], "max_length": job["length"], "learning_rate": job["learning_rate"],
+        "optimizer": "adamw", "weight_decay": 0.0, "precision": "float32", "warmup": 0.0, "decay": 0.001,
+        "max_steps": 100_000, "evaluate_every": 100_000, "save_every": 100_000,
+    }  # fmt: skip
+    data = {
+        "sources": [job["text"]], "cache_dir": job["cache"], "tokenizer": job["tokenizer"], "validation_fraction": 0.0,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as out:
+        config = {"model": job["model"], "training": training, "data": data, "run": {"out": f"{out}/run"}}
+        with Pretraining(Config.model_validate(config)) as pretraining:
+            for info in pretraining.steps():
+                report(info.loss)
+                if info.step == job["num_steps"]:
+                    break
+            return sum(parameter.numel() for parameter in pretraining.network.parameters())

@@ -1,0 +1,111 @@
+"""PyTorch: the loader's batches as tensors, with its state law, in a plain loop, DataLoader and Lightning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import headrace as hr
+from headrace.errors import UsageError
+from headrace.interop.torch import TorchBatches
+
+BATCH, LENGTH = 4, 16
+
+
+def expected(cache: hr.Cache, count: int, **options: Any) -> list[np.ndarray[Any, Any]]:
+    with hr.Loader(cache, BATCH, LENGTH, **options) as loader:
+        return [next(loader).inputs for _ in range(count)]
+
+
+@pytest.mark.parametrize("wrap", [lambda batches: batches, lambda batches: DataLoader(batches, batch_size=None)])
+def test_batches_are_those_of_the_loader(cache: hr.Cache, wrap: Any) -> None:
+    with hr.Loader(cache, BATCH, LENGTH) as loader:
+        seen = list(wrap(TorchBatches(loader, num_steps=5)))
+    assert [set(batch) for batch in seen] == [{"inputs", "targets"}] * 5
+    assert all(tensor.dtype == torch.int64 for batch in seen for tensor in batch.values())
+    for batch, inputs in zip(seen, expected(cache, 5), strict=True):
+        np.testing.assert_array_equal(batch["inputs"].numpy(), inputs)
+        np.testing.assert_array_equal(batch["inputs"][:, 1:].numpy(), batch["targets"][:, :-1].numpy())
+
+
+def test_packed_documents_bring_their_mask(cache: hr.Cache) -> None:
+    with hr.Loader(cache, BATCH, LENGTH, packing="document") as loader:
+        batch = next(iter(TorchBatches(loader)))
+    assert batch["mask"].dtype == torch.bool and batch["documents"].dtype == torch.int32
+
+
+def test_restoring_at_every_step_gives_the_whole_tail(cache: hr.Cache) -> None:
+    whole = expected(cache, 8)
+    with hr.Loader(cache, BATCH, LENGTH) as loader:
+        # On "meta" batches run ahead as on an accelerator, and there is nothing to compare; so compare after restoring.
+        ahead = TorchBatches(loader, device="meta", prefetch_batches=3)
+        states = []
+        for batch in ahead:
+            assert batch["inputs"].device.type == "meta"
+            states.append(ahead.state_dict())
+            if len(states) == 7:
+                break
+    for step, state in enumerate(states, start=1):
+        with hr.Loader(cache, BATCH, LENGTH) as loader:
+            batches = TorchBatches(loader, num_steps=8)
+            batches.load_state_dict(state)
+            tail = [batch["inputs"].numpy() for batch in batches]
+        np.testing.assert_array_equal(tail, whole[step:])
+
+
+def test_a_pass_goes_on_where_the_one_before_ended(cache: hr.Cache) -> None:
+    with hr.Loader(cache, BATCH, LENGTH) as loader:
+        batches = TorchBatches(loader, num_steps=3)
+        assert len(batches) == 3
+        seen = [batch["inputs"].numpy() for _ in range(2) for batch in batches]
+    np.testing.assert_array_equal(seen, expected(cache, 6))
+
+
+def test_worker_processes_are_refused(cache: hr.Cache) -> None:
+    with hr.Loader(cache, BATCH, LENGTH) as loader, pytest.raises(UsageError, match="num_workers=0"):
+        next(iter(DataLoader(TorchBatches(loader), batch_size=None, num_workers=1, multiprocessing_context="fork")))
+
+
+def test_endless_batches_have_no_length(cache: hr.Cache) -> None:
+    with hr.Loader(cache, BATCH, LENGTH) as loader:
+        with pytest.raises(TypeError, match="num_steps"):
+            len(TorchBatches(loader))
+        with pytest.raises(UsageError, match="num_steps"):
+            TorchBatches(loader, num_steps=0)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
+def test_lightning_stops_and_resumes(cache: hr.Cache, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning", reason="Lightning is not installed (pip install lightning)")
+    seen: list[np.ndarray[Any, Any]] = []
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(300, 300)
+
+        def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            seen.append(batch["inputs"].numpy())
+            logits = self.embedding(batch["inputs"])
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def fit(max_steps: int, resume_from: Path | None) -> Any:
+        with hr.Loader(cache, BATCH, LENGTH) as loader:
+            trainer = lightning.Trainer(
+                max_steps=max_steps, accelerator="cpu", logger=False, enable_progress_bar=False,
+                enable_checkpointing=False, enable_model_summary=False, default_root_dir=tmp_path,
+            )  # fmt: skip
+            trainer.fit(Module(), TorchBatches(loader, num_steps=20), ckpt_path=resume_from)
+            trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+
+    fit(6, None)
+    fit(12, tmp_path / "stopped.ckpt")
+    np.testing.assert_array_equal(seen, expected(cache, 12))
