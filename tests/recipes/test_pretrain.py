@@ -342,25 +342,28 @@ def test_a_signal_saves_and_says_how_to_go_on(corpus: Path, tmp_path: Path, kind
 def test_killed_twenty_times_the_weights_are_those_of_an_unbroken_run(corpus: Path, tmp_path: Path) -> None:
     import random
 
-    changes = {"training.max_steps": 400, "training.evaluate_every": 10}
+    changes = {"training.max_steps": 400, "training.evaluate_every": 3}
     train(**settings(corpus, tmp_path / "whole", **changes))
     values = settings(corpus, tmp_path / "run", **changes, **{"run.resume": "auto"})
     arguments = [sys.executable, "-m", "headrace", "train", *as_arguments(values)]
+    metrics, checkpoints = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "checkpoints"
     rng = random.Random(0)
-    kills = 0
-    while kills < 20:
+    during_saves = 0
+    for kill in range(20):
+        lines = len(metrics.read_text().splitlines()) if metrics.exists() else 0
         child = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        started = time.monotonic()
-        wait = 4.5 + rng.uniform(0, 1.5)
-        while child.poll() is None and time.monotonic() - started < wait:
-            time.sleep(0.01)
-        if child.poll() is not None:
-            assert child.returncode == 0
-            break
+        wanted = lines + rng.randint(2, 9)
+        while not metrics.exists() or len(metrics.read_text().splitlines()) < wanted:
+            assert child.poll() is None, "the run must not end before it has been killed 20 times"
+            time.sleep(0.002)
+        if kill % 2:
+            while not list(checkpoints.glob("*.tmp")):
+                assert child.poll() is None
+        else:
+            time.sleep(rng.uniform(0, 0.05))
         child.kill()
         child.wait()
-        kills += 1
-    if kills == 20:
-        subprocess.run(arguments, check=True, capture_output=True)
-    assert kills >= 5
+        during_saves += bool(list(checkpoints.glob("*.tmp")))
+    assert during_saves >= 3, "some kills must hit a save"
+    subprocess.run(arguments, check=True, capture_output=True)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
