@@ -40,6 +40,10 @@ class CheckpointError(HeadraceError):
     """A checkpoint is damaged, missing, of another model, or cannot be written."""
 
 
+class WorkerError(HeadraceError):
+    """A worker of the loader failed in a way that nobody foresaw; the cause is its own exception."""
+
+
 class TrainingError(HeadraceError):
     """Training cannot go on: the loss stays not a number, or the run directory is in use."""
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 import headrace as hr
-from headrace.errors import CheckpointError, TrainingError, UsageError
+from headrace.data.batch import Batch
+from headrace.errors import CheckpointError, TrainingError, UsageError, WorkerError
 from headrace.recipes.pretrain import Pretraining, train
 from headrace.training.loop import StepInfo
 from headrace.training.step import StepResult
@@ -336,6 +338,52 @@ def test_a_signal_saves_and_says_how_to_go_on(corpus: Path, tmp_path: Path, kind
     state = json.loads((tmp_path / "run" / "checkpoints" / "last" / "state.json").read_text())
     assert state["step"] == len(metrics.read_text().splitlines())
     assert not (tmp_path / "run" / "run.lock").exists()
+
+
+def test_a_loader_worker_that_dies_ends_the_run_and_loses_nothing(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.data.batch import Assembler
+
+    assemble = Assembler.batches
+
+    def fail_later(self: Assembler, step: int, count: int) -> list[Batch]:
+        if step + count > 9 and threading.current_thread().name.startswith("headrace-load"):
+            raise MemoryError("no room")
+        return assemble(self, step, count)
+
+    monkeypatch.setattr(Assembler, "batches", fail_later)
+    values = settings(corpus, tmp_path / "run", **{"data.num_workers": 1})
+    with pytest.raises(WorkerError, match=r"step \d+ \(MemoryError: no room\)"):
+        train(**values)
+    monkeypatch.undo()
+    run = train(**{**values, "run.resume": True})
+    train(**settings(corpus, tmp_path / "whole"))
+    assert same(weights(run.folder), weights(tmp_path / "whole"))
+
+
+def test_tensorboard_gets_the_same_numbers(corpus: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = train(**settings(corpus, tmp_path / "run", **{"run.tensorboard": True}))
+    events = EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    losses = [event.value for event in events.Scalars("loss")]
+    metrics = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert losses == pytest.approx([line["loss"] for line in metrics])
+
+
+def test_what_was_chosen_is_recorded_and_resolved(corpus: Path, tmp_path: Path) -> None:
+    values = settings(corpus, tmp_path / "run")
+    for key in ("training.micro_batch_size", "training.precision", "training.matmul"):
+        del values[key]
+    run = train(**values)
+    execution = json.loads((run.folder / "environment.json").read_text())["execution"]
+    training = json.loads((run.folder / "config.json").read_text())["training"]
+    assert execution["micro_batch_size"] == training["micro_batch_size"] > 0
+    assert execution["precision"] == training["precision"] != "auto"
+    assert (training["matmul"] == "onednn") == execution["use_onednn"]
 
 
 @pytest.mark.soak
