@@ -66,6 +66,7 @@ def test_a_pass_goes_on_where_the_one_before_ended(cache: hr.Cache) -> None:
     np.testing.assert_array_equal(seen, expected(cache, 6))
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # a neighbour's test may have imported JAX
 def test_worker_processes_are_refused(cache: hr.Cache) -> None:
     with hr.Loader(cache, BATCH, LENGTH) as loader, pytest.raises(UsageError, match="num_workers=0"):
         next(iter(DataLoader(TorchBatches(loader), batch_size=None, num_workers=1, multiprocessing_context="fork")))
