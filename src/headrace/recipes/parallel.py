@@ -60,6 +60,8 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks speak for themselves
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each sets its own number; PyTorch would warn without
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing of this leaves the machine
     signal.signal(signal.SIGINT, _pass_on)
     signal.signal(signal.SIGTERM, _pass_on)
     config = LaunchConfig(
