@@ -327,7 +327,8 @@ class Pretraining:
         budget = parse_bytes("training.memory_budget", training.memory_budget) if training.memory_budget else None
         batch = next(self.loader)
         self.loader.seek(0)
-        chosen = choose(self.network, batch, training, budget, self.optimizer.bytes_to_come())
+        reserve = self.optimizer.bytes_to_come()
+        chosen = choose(self.network, batch, training, budget, reserve, self.group.world_size)
         self.group.from_main(asdict(chosen), "telling the micro-batch")
         return chosen
 

@@ -31,13 +31,19 @@ WORTHWHILE = 0.97
 
 
 def choose(
-    network: Network, batch: Batch, training: TrainingConfig, memory_limit: int | None = None, reserve: int = 0
+    network: Network,
+    batch: Batch,
+    training: TrainingConfig,
+    memory_limit: int | None = None,
+    reserve: int = 0,
+    num_processes: int = 1,
 ) -> Execution:
-    """The fastest way to compute a step of this batch (this process's rows of it) that stays below the limit.
+    """The fastest way to compute a step of this batch that stays below the limit.
 
     `reserve`: bytes that will be needed beside forward and backward passes (the optimizer's state).
+    `num_processes`: how many share the rows of a batch.
     """
-    num_rows = len(batch.inputs)
+    num_rows = training.batch_size // num_processes
     size = training.micro_batch_size or _probe_size(num_rows, training.max_length)
     if num_rows % size:
         near = num_rows // max(1, round(num_rows / size))
