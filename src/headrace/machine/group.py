@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,13 @@ class Joined(Group):
     def _join(self) -> None:
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         try:
-            self._c10d.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=self._timeout)
+            found = self._c10d.rendezvous("env://", timeout=self._timeout)  # type: ignore[attr-defined]
+            store, rank, world_size = next(found)
+            # torchrun's store may outlive a restart, and with it the addresses of processes that are gone.
+            prefix = f"restart {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+            store = self._c10d.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+            backend = "nccl" if torch.cuda.is_available() else "gloo"
+            self._c10d.init_process_group(backend, timeout=self._timeout, store=store, rank=rank, world_size=world_size)
         except (RuntimeError, ValueError) as problem:  # a port in use, nobody there, a variable that is missing
             raise TrainingError(
                 f"rank {self.rank} of {self.world_size} cannot meet the others at {place}: {_first_line(problem)}."
@@ -171,4 +178,6 @@ def _has_ended(pid: int) -> bool:
 
 
 def _first_line(problem: Exception) -> str:
-    return str(problem).strip().split("\n")[0].rstrip(".")
+    """What happened, without the place in PyTorch's source before it and the advice after it."""
+    line = str(problem).strip().split("\n")[0]
+    return re.sub(r"\[/[^]]*\] ", "", line).partition(". ")[0].rstrip(".")
