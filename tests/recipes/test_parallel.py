@@ -163,7 +163,7 @@ def process_of(launcher: subprocess.Popen[str], rank: int) -> psutil.Process:
     return next(child for child in children if child.environ().get("RANK") == str(rank))
 
 
-@pytest.mark.parametrize("whom", ["a rank", "the launcher"])
+@pytest.mark.parametrize("whom", ["a rank", pytest.param("the launcher", marks=pytest.mark.soak)])
 def test_a_signal_to_any_process_saves_once_and_exits_with_3(corpus: Path, tmp_path: Path, whom: str) -> None:
     run = tmp_path / "run"
     values = settings(corpus, run, **{"training.max_steps": 100_000, "run.processes": 2})
