@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.data.sizes import parse_bytes
 from headrace.data.sources import Source, as_sources, standard_library
 from headrace.data.tokenizers import SPEC_HELP
 from headrace.errors import HeadraceError, UsageError
+from headrace.machine.group import is_joined
 from headrace.recipes.inspect import describe, explain_step
 from headrace.recipes.prepare import prepare as prepare_corpus
 
@@ -180,7 +182,7 @@ def main() -> NoReturn:
     try:
         app(prog_name="headrace")
     except HeadraceError as problem:
-        display.show_error(str(problem))
+        display.show_error(f"rank {os.environ['RANK']}: {problem}" if is_joined() else str(problem))
         sys.exit(problem.exit_code)
     except Stopped:
         display.show_error("stopped. What is sealed is kept: the same command goes on from there.")

@@ -16,8 +16,10 @@ from headrace.cli import display
 from headrace.cli.progress import TrainingDisplay
 from headrace.errors import UsageError
 from headrace.generation.generate import Sampling
+from headrace.machine.group import is_joined
 from headrace.recipes.config import Config, Layers, all_keys, parse_override, read_config_file
 from headrace.recipes.generate import read_run_config, stream_text
+from headrace.recipes.parallel import check_batch_size, launch
 from headrace.recipes.presets import PRESETS
 from headrace.recipes.pretrain import Pretraining
 
@@ -68,8 +70,14 @@ def train(
 ) -> None:
     """Train a model. With nothing given, learns the Python standard library on this disk for two minutes."""
     config = gather(arguments or [], preset, out, resume).build()
+    if config.run.processes > 1 and not is_joined():
+        check_batch_size(config, config.run.processes)
+        raise typer.Exit(launch(config.run.processes, sys.argv[1:]))
     stop = _StopRequest()
     with Pretraining(config, stop.is_set) as pretraining:
+        if not pretraining.group.is_main:
+            _follow(pretraining)
+            return
         with TrainingDisplay(pretraining) as shown:
             for info in pretraining.steps():
                 shown.update(info)
@@ -80,6 +88,14 @@ def train(
         if run.was_stopped:
             display.err.print(f"stopped and saved. Go on with: headrace train --resume {run.folder}")
             raise typer.Exit(EXIT_STOPPED)
+
+
+def _follow(pretraining: Pretraining) -> None:
+    """Train silently, as one of the processes that rank 0 speaks for."""
+    for _ in pretraining.steps():
+        pass
+    if pretraining.run.was_stopped:
+        raise typer.Exit(EXIT_STOPPED)
 
 
 class _StopRequest:

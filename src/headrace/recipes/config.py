@@ -28,6 +28,10 @@ class RunConfig(BaseModel):
     """The run directory; empty: runs/ and the time."""
     resume: bool | str = False
     """auto: continue if the run directory has a checkpoint."""
+    processes: int = Field(default=1, ge=1)
+    """Processes on this machine that train together; torchrun's number, under torchrun."""
+    timeout_seconds: float = Field(default=300, gt=0)
+    """How long a process waits for the others before it gives up."""
     tensorboard: bool = False
     """Write TensorBoard event files too (needs the extra `tensorboard`)."""
 

@@ -69,6 +69,26 @@ class RunFolder:
         write_atomically(self.path / name, json.dumps(value, indent=1).encode())
 
 
+class WatchedFolder(RunFolder):
+    """The same directory for the other processes of a run: they read it, and rank 0 writes it."""
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        yield
+
+    def begin(self, config: dict[str, Any], environment: dict[str, Any], step: int) -> None:
+        pass
+
+    def metrics(self) -> TextIO:
+        return open(os.devnull, "w", encoding="utf-8")
+
+    def add_sample(self, step: int, text: str) -> None:
+        pass
+
+    def write_json(self, name: str, value: Any) -> None:
+        pass
+
+
 def _keep_metrics_before(path: Path, step: int) -> None:
     if not path.exists():
         return

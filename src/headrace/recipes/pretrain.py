@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from headrace.generation.generate import Sampling, generate
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.device import best_device
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes, peak_memory_bytes
+from headrace.machine.group import join, share_of_cores
 from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
@@ -29,9 +30,11 @@ from headrace.models.network import build
 from headrace.perf import speed
 from headrace.perf.memory import memory_parts
 from headrace.recipes.config import Config, Layers
-from headrace.recipes.folder import RunFolder
+from headrace.recipes.folder import RunFolder, WatchedFolder
 from headrace.recipes.inspect import describe
 from headrace.recipes.machine import remembered_machine
+from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus
+from headrace.recipes.prepare import prepare
 from headrace.recipes.presets import PRESETS
 from headrace.recipes.tensorboard import TensorBoard
 from headrace.training.activations import activation_bytes_per_token
@@ -115,7 +118,7 @@ def train(
 
 
 class Pretraining:
-    """All parts of a run, wired."""
+    """All parts of a run, wired. In a group each process has them, and rank 0 alone evaluates, writes and speaks."""
 
     def __init__(
         self,
@@ -129,8 +132,11 @@ class Pretraining:
         keep_freed_memory(even_large=not self.config.training.memory_budget)
         if self.config.training.threads:
             torch.set_num_threads(self.config.training.threads)
-        self.folder = RunFolder(self.config.run.out)
         with ExitStack() as stack:
+            self.group = join(self.config.run.timeout_seconds)
+            stack.callback(self.group.close)
+            self._agree()
+            self.folder = RunFolder(self.config.run.out) if self.group.is_main else WatchedFolder(self.config.run.out)
             stack.enter_context(self.folder.lock())
             self._open(stack)
             self._stack = stack.pop_all()
@@ -146,11 +152,27 @@ class Pretraining:
 
     # Setting up
 
+    def _agree(self) -> None:
+        """What all processes of a group must have in common before they begin."""
+        group, run, training = self.group, self.config.run, self.config.training
+        if group.world_size == 1:
+            return
+        check_same_config(self.config, group)
+        run.processes = group.world_size
+        run.out = group.from_main(str(RunFolder(run.out).path), "naming the run directory")
+        if not training.threads:
+            torch.set_num_threads(share_of_cores(group.local_world_size))
+
     def _open(self, stack: ExitStack) -> None:
-        config, training = self.config, self.config.training
+        config, training, group = self.config, self.config.training, self.group
         self._checkpoints = Checkpoints(self.folder.path / "checkpoints")
         resume_from = self._checkpoint_to_resume()
+        if resume_from is None:
+            check_batch_size(config, group.world_size)
+        if group.world_size > 1:
+            self._prepare_corpus()
         self.loader = stack.enter_context(self._make_loader("train"))
+        check_same_corpus(self.loader.state(), group)
         self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
         _complete_model(config, self.tokenizer)
@@ -170,18 +192,31 @@ class Pretraining:
             self._batches.restore(state["loader"])
             position = Position(**state["position"])
         limits = self._limits()
-        self.execution = Execution(**state["execution"]) if state else self._choose_execution()
+        self.execution = self._resumed_execution(state) if state else self._choose_execution()
         for key in ("micro_batch_size", "precision", "gradient_checkpointing", "threads"):  # chosen is resolved
             setattr(training, key, getattr(self.execution, key))
         training.matmul = "onednn" if self.execution.use_onednn else "default"
+        step = TrainStep(self.network, self.optimizer, self.execution, training.gradient_clip, group)
+        evaluate, save = (self._evaluate, self._save) if group.is_main else (_watch_evaluation, _watch_saving)
+        self.loop = Loop(training, limits, self._batches, step, position, evaluate, save, self._should_stop, group)
+        self.peak_flops = 0.0
+        self._hooks: list[TensorBoard] = []
+        if group.is_main:
+            self._open_instruments(stack, state, runtime_bytes)
+        group.wait_for_all("waiting for rank 0 to begin")
+
+    def _open_instruments(self, stack: ExitStack, state: dict[str, Any] | None, runtime_bytes: int) -> None:
+        """What only the process that writes and speaks needs."""
         self._evaluator = self._make_evaluator()
-        step = TrainStep(self.network, self.optimizer, self.execution, training.gradient_clip)
-        self.loop = Loop(training, limits, self._batches, step, position, self._evaluate, self._save, self._should_stop)
-        self.peak_flops = state["peak_flops"] if state else measure_peak_flops(self.execution.dtype)
+        if state is not None and _num_processes(state) == self.group.world_size:
+            self.peak_flops = state["peak_flops"]
+        else:
+            self.peak_flops = self.group.world_size * measure_peak_flops(self.execution.dtype)
         facts = {**environment(), "peak_flops": self.peak_flops, "execution": asdict(self.execution)}
         facts |= self._instruments(runtime_bytes)
-        self.folder.begin(config.model_dump(), facts, position.step)
-        self._hooks = [stack.enter_context(TensorBoard(self.folder.path))] if config.run.tensorboard else []
+        self.folder.begin(self.config.model_dump(), facts, self.loop.position.step)
+        if self.config.run.tensorboard:
+            self._hooks.append(stack.enter_context(TensorBoard(self.folder.path)))
 
     def _instruments(self, runtime_bytes: int) -> dict[str, Any]:
         """What a report needs besides the metrics."""
@@ -206,14 +241,32 @@ class Pretraining:
 
     def _checkpoint_to_resume(self) -> Path | None:
         wanted = self.config.run.resume
-        checkpoint = self._checkpoints.last() if wanted else None
+        last = self._checkpoints.last() if wanted and self.group.is_main else None
+        name = self.group.from_main(last and last.name, "finding the checkpoint")
+        checkpoint = self.folder.path / "checkpoints" / name if name else None
         if wanted is True and checkpoint is None:
             raise CheckpointError(f"{self.folder.path}: no checkpoint to resume from.")
-        if checkpoint is None and self.folder.holds_a_run:
+        if not wanted and self.folder.holds_a_run:
             raise UsageError(
                 f"{self.folder.path}: holds a run already. Resume it with --resume, or choose another --out."
             )
         return checkpoint
+
+    def _prepare_corpus(self) -> None:
+        """One process for all of its machine; rank 0 first, so that machines may share the folder or have their own."""
+        data, group = self.config.data, self.group
+        sources = as_sources(list(data.sources) or standard_library())
+        if group.is_main:
+            prepare(sources, self._tokenizer_spec(), data.cache_dir or None)
+        group.wait_for_all("waiting for rank 0 to prepare the corpus")
+        if group.is_local_main and not group.is_main:
+            prepare(sources, self._tokenizer_spec(), data.cache_dir or None)
+        group.wait_for_all("waiting for each machine to prepare the corpus")
+
+    def _tokenizer_spec(self) -> str:
+        data = self.config.data
+        data.tokenizer = data.tokenizer or f"bpe:{self.config.model.vocab_size or 4096}"
+        return data.tokenizer
 
     def _make_loader(self, part: str) -> Loader:
         data, training = self.config.data, self.config.training
@@ -222,18 +275,15 @@ class Pretraining:
         if part == "validation" and data.validation_sources:
             sources = as_sources(list(data.validation_sources))
         budget = parse_bytes("data.memory_budget", data.memory_budget) if data.memory_budget else None
-        tokenizer: str | Tokenizer = data.tokenizer
-        if not tokenizer:
-            tokenizer = f"bpe:{self.config.model.vocab_size or 4096}"
-            data.tokenizer = tokenizer
         is_validation = part == "validation"
-        if is_validation:
-            tokenizer = self.tokenizer
+        tokenizer: str | Tokenizer = self.tokenizer if is_validation else self._tokenizer_spec()
         return Loader(
             self.loader.cache if is_validation and is_split else sources,
             batch_size=training.batch_size,
             sequence_length=training.max_length,
             seed=training.seed,
+            rank=0 if is_validation else self.group.rank,
+            world_size=1 if is_validation else self.group.world_size,
             num_workers=data.num_workers,
             prefetch_batches=0 if is_validation else data.prefetch_batches,
             queue_capacity=None if is_validation else data.queue_capacity,
@@ -270,12 +320,29 @@ class Pretraining:
         return Limits(min(steps) if steps else None, seconds)
 
     def _choose_execution(self) -> Execution:
-        """By measurement, on the first batch, which then comes again."""
+        """By measurement, on the first batch, which then comes again; rank 0 chooses for all."""
         training = self.config.training
+        if not self.group.is_main:
+            return Execution(**self.group.from_main({}, "waiting for rank 0 to choose the micro-batch"))
         budget = parse_bytes("training.memory_budget", training.memory_budget) if training.memory_budget else None
         batch = next(self.loader)
         self.loader.seek(0)
-        return choose(self.network, batch, training, budget, self.optimizer.bytes_to_come())
+        reserve = self.optimizer.bytes_to_come()
+        chosen = choose(self.network, batch, training, budget, reserve, self.group.world_size)
+        self.group.from_main(asdict(chosen), "telling the micro-batch")
+        return chosen
+
+    def _resumed_execution(self, state: dict[str, Any]) -> Execution:
+        """As it was; another number of processes has other rows and cores for each."""
+        saved, training, group = Execution(**state["execution"]), self.config.training, self.group
+        if _num_processes(state) == group.world_size:
+            return saved
+        is_given = training.threads not in (0, saved.threads)
+        return replace(
+            saved,
+            micro_batch_size=min(saved.micro_batch_size, training.batch_size // group.world_size),
+            threads=training.threads if is_given else share_of_cores(group.local_world_size),
+        )
 
     # Running
 
@@ -283,7 +350,7 @@ class Pretraining:
         """Train, keeping the run directory up to date; then complete `run`."""
         run, position = self.run, self.loop.position
         tally = Tally(position.tokens, position.elapsed_s)
-        if position.step == 0:
+        if position.step == 0 and self.group.is_main:
             run.first_sample = self._sample()
             self.folder.add_sample(0, run.first_sample)
         cpu_began, began = cpu_seconds(), time.perf_counter()
@@ -293,7 +360,7 @@ class Pretraining:
                 self._update_run(info, tally)
                 if info.sample:
                     self.folder.add_sample(info.step, info.sample)
-                line = as_metrics(info, self._gauges())
+                line = as_metrics(info, self._gauges(info))
                 metrics.write(json.dumps(line) + "\n")
                 for hook in self._hooks:
                     hook(line)
@@ -304,8 +371,10 @@ class Pretraining:
         run.seconds = {**tally.seconds, "other": max(0.0, wall - sum(tally.seconds.values()))}
         run.peak_memory_bytes = peak_memory_bytes()
         run.cpu_cores = (cpu_seconds() - cpu_began) / max(wall, 1e-9)
-        self._write_ledger()
+        if self.group.is_main:
+            self._write_ledger()
         self.folder.write_json("summary.json", run.as_json())
+        self.group.wait_for_all("waiting for rank 0 to finish")  # who leaves early would be taken for lost
 
     def _update_run(self, info: StepInfo, tally: Tally) -> None:
         run = self.run
@@ -321,10 +390,12 @@ class Pretraining:
             run.validation_loss = info.evaluation.loss
             run.validation_bits_per_byte = info.evaluation.bits_per_byte
 
-    def _gauges(self) -> dict[str, Any]:
+    def _gauges(self, info: StepInfo) -> dict[str, Any]:
         """What the process and the loader show at this moment, for metrics.jsonl."""
         counters = self.loader.counters()
+        of_all = {} if self.group.world_size == 1 else {"data_wait_mean_s": round(info.mean_data_wait_s, 6)}
         return {
+            **of_all,
             "tokens_per_second": round(self.run.tokens_per_second, 1),
             "memory_bytes": memory_bytes(),
             "cpu_s": round(cpu_seconds(), 2),
@@ -366,8 +437,23 @@ class Pretraining:
             "config": self.config.model_dump(),
             "peak_flops": self.peak_flops,
             "environment": environment(),
+            "processes": self.group.world_size,
         }
         self._checkpoints.save(self.loop.position.step, self.network, self.optimizer, self.tokenizer, state, is_best)
+
+
+def _num_processes(state: dict[str, Any]) -> int:
+    """How many processes saved a checkpoint; those before there could be several do not say."""
+    return int(state.get("processes", 1))
+
+
+def _watch_evaluation() -> tuple[None, str]:
+    """What the other processes do while rank 0 evaluates."""
+    return None, ""
+
+
+def _watch_saving(_is_best: bool) -> None:
+    """What the other processes do while rank 0 saves."""
 
 
 def _complete_model(config: Config, tokenizer: Tokenizer) -> None:

@@ -31,18 +31,23 @@ WORTHWHILE = 0.97
 
 
 def choose(
-    network: Network, batch: Batch, training: TrainingConfig, memory_limit: int | None = None, reserve: int = 0
+    network: Network,
+    batch: Batch,
+    training: TrainingConfig,
+    memory_limit: int | None = None,
+    reserve: int = 0,
+    num_processes: int = 1,
 ) -> Execution:
     """The fastest way to compute a step of this batch that stays below the limit.
 
     `reserve`: bytes that will be needed beside forward and backward passes (the optimizer's state).
+    `num_processes`: how many share the rows of a batch.
     """
-    size = training.micro_batch_size or _probe_size(training)
-    if training.batch_size % size:
-        near = training.batch_size // max(1, round(training.batch_size / size))
-        raise UsageError(
-            f"training.micro_batch_size {size} does not divide batch_size {training.batch_size}; try {near}"
-        )
+    num_rows = training.batch_size // num_processes
+    size = training.micro_batch_size or _probe_size(num_rows, training.max_length)
+    if num_rows % size:
+        near = num_rows // max(1, round(num_rows / size))
+        raise UsageError(f"training.micro_batch_size {size} does not divide batch_size {num_rows}; try {near}")
     plain = Execution(
         size if memory_limit is None or training.micro_batch_size else 1,
         "float32" if training.precision == "auto" else training.precision,
@@ -63,7 +68,7 @@ def choose(
             release_freed_memory()
     best = fastest(_ways(plain, training), measure)
     if not training.micro_batch_size:
-        sizes = candidate_sizes(training.batch_size, training.max_length)
+        sizes = candidate_sizes(num_rows, training.max_length)
         if memory_limit is not None:
             sizes = _sizes_within(sizes, best, measure, memory_limit - reserve)
         best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure)
@@ -144,10 +149,10 @@ def _sizes_within(
     return [size for size in sizes if at_one + (size - 1) * per_sequence <= MARGIN * limit] or [1]
 
 
-def _probe_size(training: TrainingConfig) -> int:
+def _probe_size(num_rows: int, length: int) -> int:
     """The largest micro-batch that is quick to measure."""
-    sizes = [size for size in range(1, training.batch_size + 1) if training.batch_size % size == 0]
-    return max((size for size in sizes if size * training.max_length <= PROBE_TOKENS), default=1)
+    sizes = [size for size in range(1, num_rows + 1) if num_rows % size == 0]
+    return max((size for size in sizes if size * length <= PROBE_TOKENS), default=1)
 
 
 def _time(network: Network, batch: Batch, execution: Execution) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.errors import TrainingError
+from headrace.machine.group import ALONE, Group
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
 from headrace.training.schedule import Limits, learning_rate_factor
@@ -47,7 +48,9 @@ class StepInfo:
     step_s: float
     progress: float
     seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time of this step went."""
+    """Where the time of this step went; the data wait is the worst process's."""
+    mean_data_wait_s: float = 0.0
+    """Over all processes."""
     evaluation: Evaluation | None = None
     sample: str | None = None
     is_last: bool = False
@@ -66,7 +69,10 @@ class Position:
 
 
 class Loop:
-    """Wires the batches, the step, evaluation and saving. What they are is the recipe's business."""
+    """Wires the batches, the step, evaluation and saving. What they are is the recipe's business.
+
+    In a group, all processes run this loop in step: they stop, evaluate and save together, by rank 0's clock.
+    """
 
     def __init__(
         self,
@@ -78,6 +84,7 @@ class Loop:
         evaluate: Callable[[], tuple[Evaluation | None, str]],
         save: Callable[[bool], None],
         should_stop: Callable[[], bool] = lambda: False,
+        group: Group = ALONE,
     ) -> None:
         self._config = config
         self._limits = limits
@@ -87,6 +94,7 @@ class Loop:
         self._evaluate = evaluate
         self._save = save
         self._should_stop = should_stop
+        self._group = group
         self.was_stopped = False
 
     def steps(self) -> Iterator[StepInfo]:
@@ -104,7 +112,6 @@ class Loop:
             waited = time.perf_counter() - step_began
             result = self._train_step(batch, factor)
             position.step += 1
-            position.tokens += batch.num_tokens
             consecutive_bad = 0 if result.is_finite else consecutive_bad + 1
             position.bad_steps += not result.is_finite
             if consecutive_bad >= MAX_BAD_STEPS:
@@ -113,8 +120,13 @@ class Loop:
                     f" {position.step}). The last checkpoint is intact. Lower training.learning_rate, or look at the"
                     " data with `headrace inspect CACHE --step N`."
                 )
-            position.elapsed_s = resumed_s + time.perf_counter() - began
-            self.was_stopped = self._should_stop()
+            elapsed_s = resumed_s + time.perf_counter() - began
+            mine = [float(batch.num_tokens), float(self._should_stop()), waited, elapsed_s]
+            everyones = self._group.gather(mine, f"ending step {position.step}")
+            num_tokens, stops, waits, clocks = zip(*everyones, strict=True)
+            position.tokens += int(sum(num_tokens))
+            position.elapsed_s = clocks[0]
+            self.was_stopped = any(stops)
             is_last = self.was_stopped or self._limits.is_over(position.step, position.elapsed_s)
             info = StepInfo(
                 step=position.step,
@@ -126,18 +138,21 @@ class Loop:
                 elapsed_s=position.elapsed_s,
                 step_s=0.0,
                 progress=self._limits.progress(position.step, position.elapsed_s),
-                seconds={"data wait": waited, **result.seconds},
+                seconds={"data wait": max(waits), **result.seconds},
+                mean_data_wait_s=sum(waits) / len(waits),
                 is_last=is_last,
             )
-            self._between_steps(info, progress)
+            if self._between_steps(info, progress):
+                elapsed_s = resumed_s + time.perf_counter() - began
+                doing = f"waiting for rank 0 to evaluate or save step {position.step}"
+                position.elapsed_s = info.elapsed_s = self._group.from_main(elapsed_s, doing)
             info.step_s = time.perf_counter() - step_began
-            position.elapsed_s = info.elapsed_s = resumed_s + time.perf_counter() - began
             yield info
             if info.is_last:
                 return
 
-    def _between_steps(self, info: StepInfo, progress_before: float) -> None:
-        """Evaluate and save when it is time."""
+    def _between_steps(self, info: StepInfo, progress_before: float) -> bool:
+        """Evaluate and save when it is time; whether it was, which all processes know."""
         config, position = self._config, self.position
         began = time.perf_counter()
         is_finished = info.is_last and not self.was_stopped
@@ -154,6 +169,7 @@ class Loop:
             self._save(is_best)
         info.seconds["evaluation"] = evaluated - began
         info.seconds["checkpointing"] = time.perf_counter() - evaluated
+        return is_evaluated or is_saved or info.is_last
 
 
 def _is_due(every: int, step: int, progress_before: float, progress: float) -> bool:
@@ -177,7 +193,8 @@ class Tally:
     def add(self, info: StepInfo) -> None:
         for stage, seconds in info.seconds.items():
             self.seconds[stage] += seconds
-        insort(self.wait_shares, info.seconds["data wait"] / max(info.step_s, 1e-9))
+        share = info.seconds["data wait"] / max(info.step_s, 1e-9)
+        insort(self.wait_shares, min(share, 1.0))  # another process may have waited before this one's step began
         self.tokens = info.tokens - self._tokens_before
         self.elapsed_s = info.elapsed_s - self._seconds_before
 

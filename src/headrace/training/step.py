@@ -12,9 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headrace.machine.group import ALONE, Group
 from headrace.models.loss import CHUNK_BYTES, head_loss
 from headrace.models.network import Network
 from headrace.training.optimizer import Optimizer
+from headrace.training.parallel import Replica
 
 
 class TokenBatch(Protocol):
@@ -79,33 +81,49 @@ def autocast(network: Network, precision: str) -> AbstractContextManager[Any]:
     return torch.autocast(network.head_weight_VD.device.type, dtype=torch.bfloat16)
 
 
-def batch_loss(network: Network, batch: TokenBatch, rows: slice, scale: float) -> Tensor:
+def batch_loss(
+    network: Network, batch: TokenBatch, rows: slice, scale: float, replica: Replica | None = None
+) -> Tensor:
     """scale x the sum of the losses of some rows."""
     device = network.head_weight_VD.device
     inputs = torch.from_numpy(batch.inputs[rows].astype(np.int64)).to(device)
     targets = torch.from_numpy(batch.targets[rows].astype(np.int64)).to(device)
     documents = None if batch.documents is None else torch.from_numpy(batch.documents[rows]).to(device)
     mask = None if batch.mask is None else torch.from_numpy(batch.mask[rows]).to(device).flatten()
-    hidden = network.hidden(inputs, documents)
+    hidden = (replica or network).hidden(inputs, documents)
     return head_loss(hidden.flatten(0, 1), network.head_weight_VD, targets.flatten(), mask, scale, network.use_onednn)
 
 
 class TrainStep:
-    """Turns batches into updates."""
+    """Turns batches into updates; in a group, each process brings its rows of the batch, and all do the same update."""
 
-    def __init__(self, network: Network, optimizer: Optimizer, execution: Execution, gradient_clip: float) -> None:
+    def __init__(
+        self,
+        network: Network,
+        optimizer: Optimizer,
+        execution: Execution,
+        gradient_clip: float,
+        group: Group = ALONE,
+    ) -> None:
         self._network = network
         self._optimizer = optimizer
         self._execution = execution
         self._clip = gradient_clip or float("inf")
+        self._group = group
         execution.apply_to(network)
+        self._replica = Replica(network, group) if group.world_size > 1 else None
 
     def __call__(self, batch: TokenBatch, learning_rate_factor: float) -> StepResult:
+        num_tokens = sum(count for (count,) in self._group.gather([batch.num_tokens], "counting targets"))
+        # Averaging over processes divides by their number once more.
+        scale = self._group.world_size / max(num_tokens, 1)
         seconds = {"forward": 0.0, "backward": 0.0}
-        loss = accumulate(self._network, batch, self._execution, seconds)
+        loss = accumulate(self._network, batch, self._execution, seconds, scale, self._replica)
         began = time.perf_counter()
         norm = float(torch.nn.utils.clip_grad_norm_(self._network.parameters(), self._clip))
-        is_finite = bool(np.isfinite(norm) and np.isfinite(loss))
+        results = self._group.gather([loss, norm], "adding up the loss")
+        loss = sum(loss for loss, _ in results) / self._group.world_size
+        is_finite = bool(np.isfinite(results).all())
         if is_finite:  # a NaN never reaches the weights
             self._optimizer.step(learning_rate_factor)
         self._network.zero_grad(set_to_none=True)
@@ -113,16 +131,29 @@ class TrainStep:
         return StepResult(loss, norm, is_finite, seconds)
 
 
-def accumulate(network: Network, batch: TokenBatch, execution: Execution, seconds: dict[str, float]) -> float:
-    """Gradients of the mean loss over all targets of the batch, whatever the micro-batches."""
-    scale = 1.0 / max(batch.num_tokens, 1)
+def accumulate(
+    network: Network,
+    batch: TokenBatch,
+    execution: Execution,
+    seconds: dict[str, float],
+    scale: float | None = None,
+    replica: Replica | None = None,
+) -> float:
+    """Gradients of scale x the sum of the losses, whatever the micro-batches; with a replica, averaged over its group.
+
+    Without a scale: of their mean over all targets of the batch.
+    """
+    scale = 1.0 / max(batch.num_tokens, 1) if scale is None else scale
     loss = 0.0
-    for start in range(0, len(batch.inputs), execution.micro_batch_size):
+    starts = range(0, len(batch.inputs), execution.micro_batch_size)
+    for start in starts:
         began = time.perf_counter()
-        with autocast(network, execution.precision):
-            part = batch_loss(network, batch, slice(start, start + execution.micro_batch_size), scale)
-        middle = time.perf_counter()
-        part.backward()  # type: ignore[no-untyped-call]
+        rows = slice(start, start + execution.micro_batch_size)
+        with nullcontext() if replica is None else replica.micro_batch(is_last=start == starts[-1]):
+            with autocast(network, execution.precision):
+                part = batch_loss(network, batch, rows, scale, replica)
+            middle = time.perf_counter()
+            part.backward()  # type: ignore[no-untyped-call]
         loss += float(part.detach())
         seconds["forward"] += middle - began
         seconds["backward"] += time.perf_counter() - middle

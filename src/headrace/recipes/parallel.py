@@ -1,0 +1,93 @@
+"""What several processes must agree on before they train together, and how they are started."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+from types import FrameType
+
+import psutil
+
+from headrace.errors import TrainingError, UsageError
+from headrace.files import canonical_json, digest
+from headrace.machine.group import Group
+from headrace.recipes.config import Config
+
+
+def check_batch_size(config: Config, num_processes: int) -> None:
+    """Every process gets the same number of whole micro-batches."""
+    training = config.training
+    unit = num_processes * max(training.micro_batch_size, 1)
+    if num_processes == 1 or training.batch_size % unit == 0:
+        return
+    down = training.batch_size - training.batch_size % unit
+    near = f"{down} or {down + unit}" if down else str(unit)
+    micro = f" x training.micro_batch_size {training.micro_batch_size}" if training.micro_batch_size else ""
+    raise UsageError(
+        f"training.batch_size {training.batch_size} does not divide among {num_processes} processes{micro}; use {near}"
+    )
+
+
+def check_same_config(config: Config, group: Group) -> None:
+    """The places of files may differ between machines; what is computed may not."""
+    values = config.model_dump(exclude={"run": True, "data": {"sources", "validation_sources", "cache_dir"}})
+    _check_same(canonical_json(values), group, "the configuration")
+
+
+def check_same_corpus(loader_state: dict[str, object], group: Group) -> None:
+    _check_same(canonical_json(loader_state), group, "the corpus")
+
+
+def _check_same(text: str, group: Group, what: str) -> None:
+    fingerprint = float(int(digest(text)[:12], 16))  # 48 bits: exact as a float
+    everyones = group.gather([fingerprint], f"comparing {what}")
+    others = [str(rank) for rank, theirs in enumerate(everyones) if theirs != everyones[0]]
+    if others:
+        raise TrainingError(
+            f"{what} of rank {', '.join(others)} is not that of rank 0. Start all processes with the same command,"
+            " and give all machines the same files."
+        )
+
+
+def launch(num_processes: int, arguments: Sequence[str]) -> int:
+    """Run `headrace ARGUMENTS` in so many processes by torchrun's launcher; the exit code of the first that failed."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks speak for themselves
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # each sets its own number; PyTorch would warn without
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing of this leaves the machine
+    signal.signal(signal.SIGINT, _pass_on)
+    signal.signal(signal.SIGTERM, _pass_on)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        signals_to_handle="SIGHUP",  # "save and stop" is for the processes, with all the time that they need
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "headrace", *arguments)
+    except ChildFailedError as problem:
+        rank, failure = problem.get_first_failure()
+        if failure.exitcode < 0:
+            raise TrainingError(f"rank {rank} was ended by {signal.Signals(-failure.exitcode).name}.") from None
+        return failure.exitcode
+    return 0
+
+
+def _pass_on(_signal: int, _frame: FrameType | None) -> None:
+    """One process that is asked to stop is enough: all of them agree."""
+    for child in psutil.Process().children(recursive=True):
+        if child.environ().get("RANK") == "0":
+            child.send_signal(signal.SIGTERM)
+            return

@@ -1,0 +1,250 @@
+"""Several processes are one run: the same samples and losses, one voice, and nobody waits for the dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from headrace.errors import TrainingError, UsageError
+from headrace.machine.group import Group, Joined
+from headrace.recipes.config import Config
+from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus
+from tests.conftest import make_text
+from tests.recipes.parallel_worker import train
+
+ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost"]
+CASES: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "qwen3-accumulating": {"training.micro_batch_size": 1},
+    "gpt2": {"model.arch": "gpt2"},
+    "gpt2-accumulating": {"model.arch": "gpt2", "training.micro_batch_size": 1},
+    "masked-untied": {"data.packing": "document", "model.tie_embeddings": False, "training.micro_batch_size": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def steady_threads() -> Any:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number in range(40):  # documents of many lengths: ranks have other numbers of targets
+        (folder / f"{number}.txt").write_text(make_text(20 + 50 * number, seed=number))
+    return folder
+
+
+def settings(corpus: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "model.d_model": 32,
+        "model.num_layers": 2,
+        "model.num_heads": 2,
+        "training.max_length": 32,
+        "training.batch_size": 12,
+        "training.micro_batch_size": 3,
+        "training.max_steps": 50,
+        "training.evaluate_every": 50,
+        "training.save_every": 1000,
+        "training.precision": "float32",
+        "training.matmul": "default",
+        "training.threads": 1,
+        "data.sources": [str(corpus)],
+        "data.tokenizer": "byte",
+        "data.cache_dir": str(corpus.parent / "cache"),
+        "run.out": str(out),
+    }
+    return {**values, **changes}
+
+
+def torchrun(num_processes: int, cases: list[dict[str, Any]], folder: Path) -> None:
+    plan = folder / f"cases-{num_processes}.json"
+    plan.write_text(json.dumps(cases))
+    worker = ["-m", "tests.recipes.parallel_worker", str(plan)]
+    done = subprocess.run(
+        [*TORCHRUN, f"--nproc-per-node={num_processes}", *worker],
+        cwd=Path(__file__).parents[2],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def rows_together(run: Path, num_steps: int, num_processes: int) -> list[list[str]]:
+    """The rows of each update, all ranks put together."""
+    parts = [json.loads((run / f"rows-{num_steps}-{rank}.json").read_text()) for rank in range(num_processes)]
+    return [[row for part in update for row in part] for update in zip(*parts, strict=True)]
+
+
+def largest_difference(one: Path, two: Path) -> float:
+    return max(abs(a - b) for a, b in zip(losses(one), losses(two), strict=True))
+
+
+@pytest.mark.parametrize(
+    "num_processes", [2, pytest.param(3, marks=pytest.mark.soak), pytest.param(4, marks=pytest.mark.soak)]
+)
+def test_any_number_of_processes_is_the_same_run(corpus: Path, tmp_path: Path, num_processes: int) -> None:
+    rows = {}
+    cases = []
+    for name, changes in CASES.items():
+        fitting = {"training.micro_batch_size": 12 // num_processes} if name in ("qwen3", "gpt2") else {}
+        if name == "masked-untied" and 12 // num_processes % 2:
+            fitting = {"training.micro_batch_size": 1}
+        rows[name] = train(settings(corpus, tmp_path / f"{name}-alone", **changes))
+        together = settings(corpus, tmp_path / f"{name}-together", **{**changes, **fitting})
+        cases.append({"settings": together, "stop_at": None})
+
+    # Elastic: 1 process, then several (where the last rank alone asks to stop), then 1 again.
+    elastic = settings(corpus, tmp_path / "elastic")
+    first = train(elastic, stop_at=7)
+    elastic["run.resume"] = True
+    cases.append({"settings": elastic, "stop_at": 30})
+    torchrun(num_processes, cases, tmp_path)
+    last = train(elastic)
+
+    for name in CASES:
+        one, many = tmp_path / f"{name}-alone", tmp_path / f"{name}-together"
+        assert rows_together(many, 50, num_processes) == rows[name]
+        assert largest_difference(one, many) < 1e-4, name
+        metrics = [
+            [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, many)
+        ]
+        for alone, together in zip(*metrics, strict=True):
+            assert alone["tokens"] == together["tokens"]
+            assert together["seconds"]["data wait"] >= together["data_wait_mean_s"] - 1e-6
+        summaries = [json.loads((run / "summary.json").read_text()) for run in (one, many)]
+        assert summaries[0]["validation_loss"] == pytest.approx(summaries[1]["validation_loss"], abs=1e-4)
+
+    assert first + rows_together(tmp_path / "elastic", 23, num_processes) + last == rows["qwen3"]
+    assert largest_difference(tmp_path / "elastic", tmp_path / "qwen3-alone") < 1e-3
+
+
+# Processes that are stopped and killed
+
+
+def start(launcher: list[str], values: dict[str, Any]) -> subprocess.Popen[str]:
+    arguments = [f"{key}={json.dumps(value) if not isinstance(value, str) else value}" for key, value in values.items()]
+    return subprocess.Popen(
+        [*launcher, "-m", "headrace", "train", *arguments], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_steps(run: Path, num_steps: int) -> None:
+    metrics = run / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < num_steps:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def process_of(launcher: subprocess.Popen[str], rank: int) -> psutil.Process:
+    children = psutil.Process(launcher.pid).children(recursive=True)
+    return next(child for child in children if child.environ().get("RANK") == str(rank))
+
+
+@pytest.mark.parametrize("whom", ["a rank", pytest.param("the launcher", marks=pytest.mark.soak)])
+def test_a_signal_to_any_process_saves_once_and_exits_with_3(corpus: Path, tmp_path: Path, whom: str) -> None:
+    run = tmp_path / "run"
+    values = settings(corpus, run, **{"training.max_steps": 100_000, "run.processes": 2})
+    with start([sys.executable], values) as launcher:
+        wait_for_steps(run, 5)
+        if whom == "a rank":
+            process_of(launcher, 1).send_signal(signal.SIGTERM)
+        else:
+            launcher.send_signal(signal.SIGINT)
+        _, said = launcher.communicate(timeout=30)
+    assert launcher.returncode == 3, said
+    assert said.count("stopped and saved") == 1
+    state = json.loads((run / "checkpoints" / "last" / "state.json").read_text())
+    assert state["step"] == len(losses(run)) == state["loader"]["step"]
+    assert state["processes"] == 2
+    assert not (run / "run.lock").exists()
+
+
+def test_a_killed_rank_is_named_by_the_others(corpus: Path, tmp_path: Path) -> None:
+    values = settings(corpus, tmp_path / "run", **{"training.max_steps": 100_000, "run.processes": 2})
+    with start([sys.executable], values) as launcher:
+        wait_for_steps(tmp_path / "run", 3)
+        victim = process_of(launcher, 1)
+        victim.kill()
+        _, said = launcher.communicate(timeout=30)
+    assert launcher.returncode == 1
+    assert f"rank 0 of 2 lost rank 1 (process {victim.pid}, which has ended) while" in " ".join(said.split())
+    assert "rank 1 was ended by SIGKILL" in said
+
+
+@pytest.mark.soak
+def test_torchrun_restarts_from_the_last_checkpoint(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(settings(corpus, tmp_path / "undisturbed", **{"training.max_steps": 300}))
+    changes = {"training.max_steps": 300, "training.save_every": 10, "run.resume": "auto"}
+    with start([*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1"], settings(corpus, run, **changes)) as launcher:
+        wait_for_steps(run, 25)
+        process_of(launcher, 1).kill()
+        _, said = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, said
+    assert len(losses(run)) == 300
+    assert largest_difference(run, tmp_path / "undisturbed") < 1e-3
+
+
+# What cannot work together
+
+
+class Disagreeing(Group):
+    """Two more processes, the last of which has something else."""
+
+    def gather(self, values: list[float], doing: str) -> list[list[float]]:
+        return [values, values, [value + 1 for value in values]]
+
+
+def test_other_configurations_and_corpora_are_refused() -> None:
+    with pytest.raises(TrainingError, match="the configuration of rank 2 is not that of rank 0"):
+        check_same_config(Config(), Disagreeing())
+    with pytest.raises(TrainingError, match="the corpus of rank 2"):
+        check_same_corpus({"corpus": "a"}, Disagreeing())
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "micro_batch_size", "num_processes", "use"),
+    [(16, 0, 3, "15 or 18"), (16, 3, 2, "12 or 18"), (2, 2, 4, "8"), (16, 4, 2, ""), (7, 3, 1, "")],
+)
+def test_batches_that_do_not_divide(batch_size: int, micro_batch_size: int, num_processes: int, use: str) -> None:
+    config = Config.model_validate({"training": {"batch_size": batch_size, "micro_batch_size": micro_batch_size}})
+    if not use:
+        check_batch_size(config, num_processes)
+        return
+    with pytest.raises(UsageError, match=f"batch_size {batch_size} does not divide among {num_processes} .*use {use}$"):
+        check_batch_size(config, num_processes)
+
+
+def test_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        values = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in values.items():
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(TrainingError, match=f"rank 0 of 2 cannot meet the others at 127.0.0.1:{port}"):
+            Joined(timeout_s=5)
