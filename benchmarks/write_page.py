@@ -45,10 +45,13 @@ PARTS = {
 }
 INTRODUCTION = """# Benchmarks
 
-Written by `make bench`, not by hand. headrace and its peers read the same bytes in one run, each in a process of its
-own; the code of each is one short file in `src/headrace/peers/`. Compare rows, not machines. "headrace is" is how many
+Written by `benchmarks/write_page.py` from what the commands below printed; `make bench` runs them all.
+headrace and its peers read the same bytes in one run, each in a process of its own;
+the code of each is one short file in `src/headrace/peers/`. Compare rows, not machines. "headrace is" is how many
 times as fast headrace is (from its cache; `headrace-text` is from raw text, with no cache to begin with). Memory is
 what a peer and its children have allocated at once, mapped files not counted.
+`headrace-text` counts from the very start,
+training of the tokenizer included, so over few batches it is far below peers that read tokens prepared before.
 """
 
 
