@@ -41,7 +41,7 @@ class CheckpointError(HeadraceError):
 
 
 class WorkerError(HeadraceError):
-    """A worker of the loader failed in a way that nobody foresaw; the cause is its own exception."""
+    """The system failed a worker of the loader: no memory, no file; the cause is its own exception."""
 
 
 class TrainingError(HeadraceError):

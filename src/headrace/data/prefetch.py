@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from headrace.data.batch import Batch
-from headrace.errors import HeadraceError, WorkerError
+from headrace.errors import WorkerError
 
 Make = Callable[[int, int], list[Batch]]
 
@@ -85,12 +85,12 @@ class Prefetcher:
             made = self._ready.pop(step)
             if isinstance(made, BaseException):
                 self._ready[step] = made  # it will be there again if the consumer asks again
-                if isinstance(made, HeadraceError):
-                    raise made
-                raise WorkerError(
-                    f"a loader worker failed at step {step} ({type(made).__name__}: {made}). What was saved before is"
-                    " intact; if memory ran out, set data.memory_budget or fewer data.num_workers."
-                ) from made
+                if isinstance(made, MemoryError | OSError):
+                    raise WorkerError(
+                        f"a loader worker failed at step {step} ({type(made).__name__}: {made}). What was saved before"
+                        " is intact; if memory ran out, set data.memory_budget or fewer data.num_workers."
+                    ) from made
+                raise made
             if time.perf_counter() - asked_s > REAL_WAIT_S and step > 0:
                 self._depth = min(2 * self._depth, self._grow_to)
             self._consumed = step + 1
