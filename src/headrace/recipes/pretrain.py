@@ -12,10 +12,7 @@ from typing import Any
 
 import torch
 
-from headrace.data.loader import Loader
 from headrace.data.sizes import parse_bytes
-from headrace.data.sources import as_sources, standard_library
-from headrace.data.tokenizers import Tokenizer
 from headrace.errors import CheckpointError, UsageError
 from headrace.generation.generate import Sampling, generate
 from headrace.machine.allocator import keep_freed_memory
@@ -30,6 +27,7 @@ from headrace.models.network import build
 from headrace.perf import speed
 from headrace.perf.memory import memory_parts
 from headrace.recipes.config import Config, Layers
+from headrace.recipes.feed import complete_model, open_training, open_validation, tokenizer_spec, training_sources
 from headrace.recipes.folder import RunFolder, WatchedFolder
 from headrace.recipes.inspect import describe
 from headrace.recipes.machine import remembered_machine
@@ -171,11 +169,11 @@ class Pretraining:
             check_batch_size(config, group.world_size)
         if group.world_size > 1:
             self._prepare_corpus()
-        self.loader = stack.enter_context(self._make_loader("train"))
+        self.loader = stack.enter_context(open_training(config, group.rank, group.world_size))
         check_same_corpus(self.loader.state(), group)
         self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
-        _complete_model(config, self.tokenizer)
+        complete_model(config, self.tokenizer)
         state = read_state(resume_from) if resume_from else None
         if state is not None:
             _check_resumable(config, state)
@@ -254,56 +252,22 @@ class Pretraining:
 
     def _prepare_corpus(self) -> None:
         """One process for all of its machine; rank 0 first, so that machines may share the folder or have their own."""
-        data, group = self.config.data, self.group
-        sources = as_sources(list(data.sources) or standard_library())
+        config, group = self.config, self.group
+        corpus = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
         if group.is_main:
-            prepare(sources, self._tokenizer_spec(), data.cache_dir or None)
+            prepare(*corpus)
         group.wait_for_all("waiting for rank 0 to prepare the corpus")
         if group.is_local_main and not group.is_main:
-            prepare(sources, self._tokenizer_spec(), data.cache_dir or None)
+            prepare(*corpus)
         group.wait_for_all("waiting for each machine to prepare the corpus")
 
-    def _tokenizer_spec(self) -> str:
-        data = self.config.data
-        data.tokenizer = data.tokenizer or f"bpe:{self.config.model.vocab_size or 4096}"
-        return data.tokenizer
-
-    def _make_loader(self, part: str) -> Loader:
-        data, training = self.config.data, self.config.training
-        sources = as_sources(list(data.sources) or standard_library())
-        is_split = data.validation_fraction > 0 and not data.validation_sources
-        if part == "validation" and data.validation_sources:
-            sources = as_sources(list(data.validation_sources))
-        budget = parse_bytes("data.memory_budget", data.memory_budget) if data.memory_budget else None
-        is_validation = part == "validation"
-        tokenizer: str | Tokenizer = self.tokenizer if is_validation else self._tokenizer_spec()
-        return Loader(
-            self.loader.cache if is_validation and is_split else sources,
-            batch_size=training.batch_size,
-            sequence_length=training.max_length,
-            seed=training.seed,
-            rank=0 if is_validation else self.group.rank,
-            world_size=1 if is_validation else self.group.world_size,
-            num_workers=data.num_workers,
-            prefetch_batches=0 if is_validation else data.prefetch_batches,
-            queue_capacity=None if is_validation else data.queue_capacity,
-            max_sequences_in_memory=data.max_sequences_in_memory,
-            memory_budget=budget,
-            shuffle=data.shuffle and not is_validation,
-            packing=data.packing,
-            split=part if is_split else "all",  # type: ignore[arg-type]
-            validation_fraction=data.validation_fraction if is_split else 0.0,
-            tokenizer=tokenizer,
-            cache_dir=data.cache_dir or None,
-        )
-
     def _make_evaluator(self) -> Evaluator | None:
-        data = self.config.data
-        if not data.validation_fraction and not data.validation_sources:
+        loader = open_validation(self.config, self.loader.cache)
+        if loader is None:
             return None
-        with self._make_loader("validation") as loader:
-            training = self.config.training
-            return Evaluator(loader, self.tokenizer, training.evaluation_tokens, self.execution.precision)
+        with loader:
+            tokens = self.config.training.evaluation_tokens
+            return Evaluator(loader, self.tokenizer, tokens, self.execution.precision)
 
     def _limits(self) -> Limits:
         training = self.config.training
@@ -454,21 +418,6 @@ def _watch_evaluation() -> tuple[None, str]:
 
 def _watch_saving(_is_best: bool) -> None:
     """What the other processes do while rank 0 saves."""
-
-
-def _complete_model(config: Config, tokenizer: Tokenizer) -> None:
-    """Fill in what depends on the data, and refuse what does not fit together."""
-    model = config.model
-    if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
-        raise UsageError(
-            f"model.vocab_size {model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} tokens"
-        )
-    model.vocab_size = model.vocab_size or tokenizer.vocab_size
-    model.context = model.context or config.training.max_length
-    if config.training.max_length > model.context:
-        raise UsageError(
-            f"training.max_length {config.training.max_length} is above the model's context {model.context}"
-        )
 
 
 def _check_resumable(config: Config, state: dict[str, Any]) -> None:

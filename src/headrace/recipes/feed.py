@@ -1,0 +1,89 @@
+"""The loaders of a configuration: the training part, and the validation part of the same text or of another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.data.cache import Cache
+from headrace.data.loader import Loader
+from headrace.data.sizes import parse_bytes
+from headrace.data.sources import Source, as_sources, standard_library
+from headrace.data.tokenizers import Tokenizer
+from headrace.errors import UsageError
+from headrace.recipes.config import Config
+
+
+def training_sources(config: Config) -> list[Source]:
+    return as_sources(list(config.data.sources) or standard_library())
+
+
+def tokenizer_spec(config: Config) -> str:
+    """As given, or what the vocabulary says; written into the configuration."""
+    data = config.data
+    data.tokenizer = data.tokenizer or f"bpe:{config.model.vocab_size or 4096}"
+    return data.tokenizer
+
+
+def open_training(config: Config, rank: int = 0, world_size: int = 1) -> Loader:
+    data = config.data
+    return Loader(
+        training_sources(config),
+        rank=rank,
+        world_size=world_size,
+        prefetch_batches=data.prefetch_batches,
+        queue_capacity=data.queue_capacity,
+        shuffle=data.shuffle,
+        split="train" if _is_split(config) else "all",
+        tokenizer=tokenizer_spec(config),
+        **_common(config),
+    )
+
+
+def open_validation(config: Config, training_cache: Cache) -> Loader | None:
+    """The same tokens every time, in corpus order; None: nothing is kept for validation."""
+    data = config.data
+    if not data.validation_fraction and not data.validation_sources:
+        return None
+    return Loader(
+        training_cache if _is_split(config) else as_sources(list(data.validation_sources)),
+        prefetch_batches=0,
+        shuffle=False,
+        split="validation" if _is_split(config) else "all",
+        tokenizer=training_cache.tokenizer,
+        **_common(config),
+    )
+
+
+def _is_split(config: Config) -> bool:
+    """Whether training and validation are parts of one corpus."""
+    return config.data.validation_fraction > 0 and not config.data.validation_sources
+
+
+def _common(config: Config) -> dict[str, Any]:
+    data, training = config.data, config.training
+    return {
+        "batch_size": training.batch_size,
+        "sequence_length": training.max_length,
+        "seed": training.seed,
+        "num_workers": data.num_workers,
+        "max_sequences_in_memory": data.max_sequences_in_memory,
+        "memory_budget": parse_bytes("data.memory_budget", data.memory_budget) if data.memory_budget else None,
+        "packing": data.packing,
+        "validation_fraction": data.validation_fraction if _is_split(config) else 0.0,
+        "cache_dir": data.cache_dir or None,
+    }
+
+
+def complete_model(config: Config, tokenizer: Tokenizer) -> None:
+    """Fill in what depends on the data, and refuse what does not fit together."""
+    model = config.model
+    if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
+        raise UsageError(
+            f"model.vocab_size {model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} tokens"
+        )
+    model.vocab_size = model.vocab_size or tokenizer.vocab_size
+    model.context = model.context or config.training.max_length
+    if config.training.max_length > model.context:
+        raise UsageError(
+            f"training.max_length {config.training.max_length} is above the model's context {model.context}"
+        )
