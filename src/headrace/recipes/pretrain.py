@@ -15,7 +15,7 @@ import torch
 from headrace.data.sizes import parse_bytes
 from headrace.errors import CheckpointError, UsageError
 from headrace.generation.generate import Sampling, generate
-from headrace.machine.allocator import keep_freed_memory
+from headrace.machine.allocator import keep_freed_memory, release_freed_memory
 from headrace.machine.device import best_device
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes, peak_memory_bytes
 from headrace.machine.group import join, share_of_cores
@@ -212,6 +212,7 @@ class Pretraining:
             self.peak_flops = self.group.world_size * measure_peak_flops(self.execution.dtype)
         facts = {**environment(), "peak_flops": self.peak_flops, "execution": asdict(self.execution)}
         facts |= self._instruments(runtime_bytes)
+        release_freed_memory()  # measuring a peak takes large matrices
         self.folder.begin(self.config.model_dump(), facts, self.loop.position.step)
         if self.config.run.tensorboard:
             self._hooks.append(stack.enter_context(TensorBoard(self.folder.path)))

@@ -25,7 +25,7 @@ Choice = TypeVar("Choice", bound=Hashable)
 PROBE_TOKENS = 2048  # enough for products to run at full rate
 NUM_ROUNDS = 3
 MARGIN = 0.95  # of the memory that is left; the rest is for what no measurement foresees
-SMALL_CHUNK_BYTES = CHUNK_BYTES // 8  # of logits, where memory is short: a twentieth slower
+SMALL_CHUNK_BYTES = CHUNK_BYTES // 4  # of logits, where memory is short: a twentieth slower
 # Another way must be this much faster than the plainer one before it: less is noise, and plainer is better.
 WORTHWHILE = 0.97
 
