@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -124,12 +124,13 @@ def build_progress() -> Iterator[BuildDisplay]:
 
 
 @contextmanager
-def spinner(message: str) -> Iterator[None]:
+def spinner(message: str) -> Iterator[Callable[[str], None]]:
+    """Turns while something runs; what it yields says what exactly that is, in plain lines outside of a terminal."""
     if not err.is_terminal:
-        yield
+        yield lambda text: err.print(f"{message}: {text}", markup=False, highlight=False)
         return
-    with err.status(message):
-        yield
+    with err.status(message) as status:
+        yield lambda text: status.update(f"{message}: {escape(text)}")
 
 
 def show_description(facts: dict[str, Any]) -> None:

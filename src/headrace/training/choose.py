@@ -24,6 +24,7 @@ from headrace.training.step import Execution, accumulate
 Choice = TypeVar("Choice", bound=Hashable)
 PROBE_TOKENS = 2048  # enough for products to run at full rate
 NUM_ROUNDS = 3
+CHOOSING_SECONDS = 15.0  # after one round for each choice: where a pass is this slow, noise is small beside it
 MARGIN = 0.95  # of the memory that is left; the rest is for what no measurement foresees
 SMALL_CHUNK_BYTES = CHUNK_BYTES // 4  # of logits, where memory is short: a twentieth slower
 # Another way must be this much faster than the plainer one before it: less is noise, and plainer is better.
@@ -66,13 +67,15 @@ def choose(
         if memory_bytes() + reserve > memory_limit:
             plain = replace(plain, gradient_checkpointing=True)
             release_freed_memory()
-    best = fastest(_ways(plain, training), measure)
+    probe = min(plain.micro_batch_size, _probe_size(num_rows, training.max_length))
+    best = fastest(_ways(replace(plain, micro_batch_size=probe), training), measure)
+    best = replace(best, micro_batch_size=plain.micro_batch_size)
     if not training.micro_batch_size:
         sizes = candidate_sizes(num_rows, training.max_length)
         if memory_limit is not None:
             sizes = _sizes_within(sizes, best, measure, memory_limit - reserve)
         best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure)
-    if training.compile and _has_compiler():
+    if training.compile and has_compiler():
         best = fastest([best, replace(best, compiled=True, use_onednn=False)], measure)
     release_freed_memory()
     return best
@@ -112,9 +115,12 @@ def candidate_sizes(batch_size: int, length: int) -> list[int]:
 
 def _rounds(choices: list[Choice], measure: Callable[[Choice], float], num_rounds: int) -> dict[Choice, list[float]]:
     times: dict[Choice, list[float]] = {choice: [] for choice in choices}
+    began = time.perf_counter()
     for _ in range(num_rounds):
         for choice in choices:
             times[choice].append(measure(choice))
+        if time.perf_counter() - began > CHOOSING_SECONDS:
+            break
     return times
 
 
@@ -128,7 +134,7 @@ def _ways(plain: Execution, training: TrainingConfig) -> list[Execution]:
     return ways
 
 
-def _has_compiler() -> bool:
+def has_compiler() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++") if name)
 
 

@@ -33,6 +33,8 @@ class RunRecord:
     summary: dict[str, Any]
     corpus: dict[str, Any] | None
     ledger: list[dict[str, Any]] | None
+    tuning: dict[str, Any] | None
+    """What `headrace tune --run` measured."""
     samples: list[tuple[int, str]]
     notes: list[str] = field(default_factory=list)
 
@@ -151,6 +153,7 @@ def read_run(folder: Path) -> RunRecord:
         summary=summary or {},
         corpus=_read_json(folder / "corpus.json"),
         ledger=_read_json(folder / "ledger.json"),
+        tuning=_read_json(folder / "tune.json"),
         samples=_read_samples(folder / "samples.txt"),
         notes=notes,
     )

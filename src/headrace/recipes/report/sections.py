@@ -82,18 +82,36 @@ def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
+    """What was measured comes before what is only predicted, each by its gain."""
     rows = []
     for run in runs:
+        name = [run.name] if len(runs) > 1 else []
+        rows += [[*name, *row] for row in _measured_gains(run)]
         for advice in advise(run.shares, run.percent_of_peak, run.training):
             result = "yes" if advice.changes_result else "no"
-            name = [run.name] if len(runs) > 1 else []
-            rows.append([*name, advice.title, f"up to {advice.gain_percent:.0f}%", result, advice.why])
+            rows.append([*name, advice.title, f"predicted: up to {advice.gain_percent:.0f}%", result, advice.why])
     if not rows:
         return [Paragraph("Nothing in the breakdown of this run promises more than 1%.")]
-    headings = ["try", "predicted gain", "changes the result", "because"]
+    headings = ["try", "gain", "changes the result", "because"]
+    blocks: list[Block] = [Table([*(["run"] if len(runs) > 1 else []), *headings], rows)]
+    note = "Predicted gains come from the shares of the time, as upper bounds."
+    if any(run.tuning is None for run in runs):
+        note += " headrace tune --run RUN measures what would be gained."
+    return [*blocks, Paragraph(note)]
+
+
+def _measured_gains(run: RunRecord) -> list[list[str]]:
+    """What `headrace tune --run` found to be faster, the largest gain first."""
+    findings = (run.tuning or {}).get("findings", [])
+    faster = [f for f in findings if f["gain_percent"] is not None and f["gain_percent"] > f["spread_percent"]]
     return [
-        Table([*(["run"] if len(runs) > 1 else []), *headings], rows),
-        Paragraph("Gains are predicted from the shares of the time, as upper bounds; none of them was measured."),
+        [
+            ", ".join(f"{key}={value}" for key, value in found["changes"].items()),
+            f"measured: {found['gain_percent']:.1f}% ± {found['spread_percent']:.1f}",
+            "yes" if found["changes_result"] else "no",
+            found["note"] or "tried beside the configuration of this run",
+        ]
+        for found in sorted(faster, key=lambda found: -found["gain_percent"])
     ]
 
 

@@ -1,0 +1,110 @@
+"""`headrace tune`: what would make a run faster, measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.cli import display
+from headrace.cli.training import Arguments, AsJson, Preset, gather
+from headrace.errors import UsageError
+from headrace.files import write_atomically
+from headrace.perf.units import human_bytes
+from headrace.recipes.generate import read_run_config
+from headrace.recipes.tune import DEFAULT_MINUTES, Finding, Tuning
+from headrace.recipes.tune import tune as run_trials
+
+HEADER = "# Written by headrace tune"
+
+
+def tune(
+    arguments: Arguments = None,
+    preset: Preset = "",
+    run: Annotated[
+        Path | None, typer.Option(help="Tune the configuration of this run; its report will show the gains.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time for trials.")] = DEFAULT_MINUTES,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Write the winning configuration of those that leave results alone.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="With --apply: the file to write.")] = Path("tuned.yaml"),
+    as_json: AsJson = False,
+) -> None:
+    """Try what could make a run faster, by short trials that take turns; print measured gains."""
+    layers = gather(arguments or [], preset, None, None)
+    if run is not None:
+        if arguments or preset:
+            raise UsageError("--run: the configuration is the run's; give no other")
+        layers.add({**read_run_config(run), "run": {}}, f"{run}/config.json")
+    if apply:
+        _check_may_write(out)
+    with display.spinner("Tuning") as show:
+        result = run_trials(layers.build(), minutes, show)
+    show_tuning(result)
+    if apply:
+        _write(out, result)
+        display.out.print(f"written: {escape(str(out))}. Train it with: headrace train {escape(str(out))}")
+    if run is not None:
+        write_atomically(run / "tune.json", json.dumps(result.as_json(), indent=1).encode())
+    if as_json:
+        typer.echo(json.dumps({**result.as_json(), "config": str(out) if apply else None}))
+
+
+def _check_may_write(out: Path) -> None:
+    """Only a file that this command wrote is written over."""
+    if out.exists() and not out.read_text(errors="replace").startswith(HEADER):
+        raise UsageError(f"{out}: exists, and was not written by headrace tune. Choose another --out.")
+
+
+def _write(out: Path, result: Tuning) -> None:
+    """The configuration that was given, with what was found to be faster."""
+    values = result.tuned.model_dump(exclude_defaults=True, exclude={"run": {"out", "resume"}})
+    gain = f"{result.gain.percent:+.0f}% tokens/s" if result.gain.percent else "nothing was clearly faster"
+    text = f"{HEADER}: {gain}.\n{yaml.safe_dump(values, sort_keys=False)}"
+    write_atomically(out, text.encode())
+
+
+def show_tuning(result: Tuning) -> None:
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("", width=1)
+    table.add_column("", no_wrap=True)
+    table.add_column("tokens/s", justify="right", no_wrap=True)
+    table.add_column("memory", justify="right", no_wrap=True)
+    table.add_column("")
+    for changes_result, heading in ((False, "the result of training stays"), (True, "what if: another result")):
+        table.add_row("", f"[bold]{heading}[/]")
+        for finding in result.findings:
+            if finding.option.changes_result == changes_result:
+                table.add_row(*_row(finding))
+    display.out.print(table)
+    speed, tuned = result.tokens_per_second, result.tuned_tokens_per_second
+    if result.gain.percent:
+        display.out.print(
+            f"[bold]{speed:,.0f} → {tuned:,.0f} tokens/s[/] ({result.gain.percent:+.1f}% ±"
+            f" {result.gain.spread_percent:.1f}) with the marked ones, each measured on top of those above it;"
+            f" peak memory {human_bytes(result.peak_bytes)}"
+        )
+    else:
+        display.out.print(f"[bold]{speed:,.0f} tokens/s[/]: nothing that leaves the result alone is clearly faster")
+    display.out.print(
+        f"best batch size within memory: {result.best_batch_size}. {result.seconds:.0f} s of trials;"
+        " ± is how far a second measurement may be off."
+    )
+
+
+def _row(finding: Finding) -> list[str]:
+    gain, memory, option = "", "", finding.option
+    if finding.gain is not None:
+        gain = f"{finding.gain.percent:+.1f}% ± {finding.gain.spread_percent:.1f}"
+    if finding.memory_change_bytes is not None:
+        sign = "+" if finding.memory_change_bytes >= 0 else "-"
+        memory = f"{sign}{human_bytes(abs(finding.memory_change_bytes))}"
+    changes = "\n".join(f"{key}={value}" for key, value in option.changes.items())
+    mark = "[green]✓[/]" if finding.is_taken else ""
+    return [mark, escape(changes), gain, memory, f"[dim]{escape(finding.problem or option.note)}[/]"]
