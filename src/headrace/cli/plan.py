@@ -1,8 +1,10 @@
-"""`headrace plan`: what a run will cost, before it starts."""
+"""`headrace plan`: what a run will cost before it starts, or what to run in a given time."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -10,20 +12,83 @@ from rich.table import Table
 
 from headrace.cli import display
 from headrace.cli.training import Arguments, AsJson, Preset, gather
+from headrace.errors import UsageError
 from headrace.perf.flops import PHASES
 from headrace.perf.units import human_bytes, human_count, human_percent, human_time
+from headrace.recipes.config import Config, Layers
 from headrace.recipes.plan import Plan
 from headrace.recipes.plan import plan as make_plan
+from headrace.recipes.propose import Proposal, propose, write_plan
+from headrace.recipes.tryout import Trial
+
+DEFAULT_OUT = Path("plan.yaml")
 
 
-def plan(arguments: Arguments = None, preset: Preset = "", as_json: AsJson = False) -> None:
-    """Predict speed, time, memory and disk of a run, from its counts and a rehearsal of a few seconds."""
+def plan(
+    arguments: Arguments = None,
+    preset: Preset = "",
+    minutes: Annotated[
+        float | None, typer.Option(min=0.05, help="Propose the config that should reach the lowest loss in this time.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help=f"With --minutes: where the config goes. Default: {DEFAULT_OUT}.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict speed, time, memory and disk of a run; or, with --minutes, propose one for a time and a corpus.
+
+    A prediction takes a rehearsal of a few seconds. A proposal takes short trials: a fifth of the minutes, and at most
+    three. What KEY=VALUE or a config sets is kept.
+    """
+    if minutes is not None:
+        _propose(gather(arguments or [], preset, None, None, fallback=""), minutes, out or DEFAULT_OUT, as_json)
+        return
+    if out is not None:
+        raise UsageError("--out goes with --minutes: without, nothing is written.")
     config = gather(arguments or [], preset, None, None).build()
     with display.spinner("Rehearsing"):
         result = make_plan(config)
     show_plan(result)
     if as_json:
         typer.echo(json.dumps(result.as_json()))
+
+
+def _propose(given: Layers, minutes: float, out: Path, as_json: bool) -> None:
+    if out.exists():
+        raise UsageError(f"{out}: exists already. Choose another --out.")
+    proposal = propose(given, minutes, show=_show_trial)
+    write_plan(proposal, out)
+    show_proposal(proposal, out)
+    if as_json:
+        typer.echo(json.dumps({**proposal.as_json(), "out": str(out)}))
+
+
+def _show_trial(trial: Trial) -> None:
+    display.err.print(f"[dim]tried {_shape(trial.config)}: {trial.bits_per_byte:.3f} bits per byte[/]")
+
+
+def _shape(config: Config) -> str:
+    model, training = config.model, config.training
+    return (
+        f"{model.num_layers} layers of {model.d_model}, {config.data.tokenizer}, batches of {training.batch_size} x"
+        f" {training.max_length}"
+    )
+
+
+def show_proposal(proposal: Proposal, out: Path) -> None:
+    prospect, model = proposal.prospect, proposal.config.model
+    exposure = prospect.exposure
+    display.out.print(f"[bold]{escape(_shape(proposal.config))}[/]: {human_count(exposure.parameters)} parameters")
+    display.out.print(f"  {model.num_heads} heads, feed-forward {model.d_ff}, vocabulary {model.vocab_size:,}")
+    display.out.print(
+        f"  {human_count(exposure.tokens)} tokens in {proposal.minutes:g} minutes at"
+        f" {prospect.tokens_per_second:,.0f} tokens/s: {exposure.epochs:.1f} epochs"
+    )
+    display.out.print(f"  expected: about [bold]{prospect.bits_per_byte:.2f}[/] bits per byte on the validation part")
+    display.out.print(f"  planned in {human_time(proposal.planning_s)}, with {len(proposal.trials)} trials")
+    for assumption in proposal.assumptions:
+        display.out.print(f"  [dim]assumed: {escape(assumption)}[/]")
+    display.out.print(f"written to {escape(str(out))}. Run it with: headrace train {escape(str(out))}")
 
 
 def show_plan(plan: Plan) -> None:

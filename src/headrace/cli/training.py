@@ -34,8 +34,8 @@ Preset = Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 
 
-def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | None) -> Layers:
-    """Default < preset < file < key=value."""
+def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | None, fallback: str = "demo") -> Layers:
+    """Default < preset < file < key=value. `fallback`: the preset where nothing to learn from is given."""
     layers = Layers()
     files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
     overrides = [a for a in arguments if "=" in a and not Path(a).exists()]
@@ -45,10 +45,11 @@ def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | N
         layers.add({section: dict(values) for section, values in saved.items()}, f"{resume}/config.json")
         layers.add({"run.out": str(resume.resolve()), "run.resume": True}, "--resume")
     elif preset or not (files or corpus or any(text.startswith("data.sources=") for text in overrides)):
-        name = preset or "demo"  # nothing to learn from was given: learn what is on this disk
-        if name not in PRESETS:
+        name = preset or fallback  # nothing to learn from was given: learn what is on this disk
+        if name and name not in PRESETS:
             raise UsageError(f"--preset {name}: no such preset. Presets: {', '.join(PRESETS)}")
-        layers.add(PRESETS[name](), f"preset {name}")
+        if name:
+            layers.add(PRESETS[name](), f"preset {name}")
     for file in files:
         layers.add(read_config_file(Path(file)), file)
     if corpus:
@@ -66,10 +67,14 @@ def train(
     preset: Preset = "",
     out: Annotated[Path | None, typer.Option(help="The run directory. Default: runs/ and the time.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue this run exactly where it was.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Start even where memory is predicted to run out.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model. With nothing given, learns the Python standard library on this disk for two minutes."""
-    config = gather(arguments or [], preset, out, resume).build()
+    layers = gather(arguments or [], preset, out, resume)
+    if force:
+        layers.add({"run.force": True}, "--force")
+    config = layers.build()
     if config.run.processes > 1 and not is_joined():
         check_batch_size(config, config.run.processes)
         raise typer.Exit(launch(config.run.processes, sys.argv[1:]))

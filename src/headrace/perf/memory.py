@@ -92,6 +92,12 @@ def memory_parts(
     )
 
 
+def estimated_activation_bytes_per_token(config: ModelConfig) -> float:
+    """What the blocks keep for the backward pass in float32, where there is no network to count it on."""
+    widths, feed_forwards = (8, 2) if config.arch == "gpt2" else (15, 4)  # counted on networks of several shapes
+    return FLOAT_BYTES * config.num_layers * (widths * config.d_model + feed_forwards * config.feed_forward)
+
+
 def checkpointed_bytes_per_token(config: ModelConfig, activation_bytes_per_token: float) -> float:
     """With gradient checkpointing: the input of each block, and what one block keeps."""
     return FLOAT_BYTES * config.num_layers * config.d_model + activation_bytes_per_token / config.num_layers

@@ -28,6 +28,8 @@ class RunConfig(BaseModel):
     """The run directory; empty: runs/ and the time."""
     resume: bool | str = False
     """auto: continue if the run directory has a checkpoint."""
+    force: bool = False
+    """Start even where the memory that is free is predicted not to be enough."""
     processes: int = Field(default=1, ge=1)
     """Processes on this machine that train together; torchrun's number, under torchrun."""
     timeout_seconds: float = Field(default=300, gt=0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.facts import memory_bytes
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
-from headrace.models.loss import CHUNK_BYTES
 from headrace.perf.flops import Work, count_work, least_traffic
-from headrace.perf.memory import MemoryParts, checkpointed_bytes_per_token, memory_parts, optimizer_bytes
+from headrace.perf.memory import MemoryParts, checkpointed_bytes_per_token, optimizer_bytes
 from headrace.perf.predict import Bound, Rehearsal, find_bound
-from headrace.perf.units import human_bytes
 from headrace.recipes.config import Config
 from headrace.recipes.machine import Machine, know_machine
+from headrace.recipes.memory import count_memory, remedies
 from headrace.recipes.pretrain import DEFAULT_MINUTES
 from headrace.recipes.rehearse import rehearse, warm_up
 from headrace.training.step import Execution
@@ -127,7 +125,11 @@ def plan(config: Config) -> Plan:
         assumptions=assumptions,
     )
     if not result.fits:
-        result.remedies = list(_remedies(config, rehearsal, execution, runtime_bytes, free))
+
+        def needed_bytes(changed: Config, how: Execution) -> int:
+            return _memory(changed, rehearsal, how, runtime_bytes).total
+
+        result.remedies = list(remedies(config, execution, needed_bytes, free))
     return result
 
 
@@ -138,7 +140,7 @@ def _complete(config: Config, assumptions: list[str]) -> tuple[int, int]:
     spec = data.tokenizer or f"bpe:{model.vocab_size or 4096}"
     cache = _finished_cache(sources, spec, data.cache_dir)
     if not model.vocab_size:
-        model.vocab_size = cache.tokenizer.vocab_size if cache else _vocabulary(spec, assumptions)
+        model.vocab_size = cache.tokenizer.vocab_size if cache else find_vocabulary(spec, assumptions)
     model.context = model.context or config.training.max_length
     if cache is not None:
         return cache.num_bytes, cache.num_tokens
@@ -156,7 +158,8 @@ def _finished_cache(sources: list[Source], spec: str, folder: str) -> Cache | No
     return cache if cache.is_complete else None
 
 
-def _vocabulary(spec: str, assumptions: list[str]) -> int:
+def find_vocabulary(spec: str, assumptions: list[str]) -> int:
+    """The size of a vocabulary that is not there yet."""
     found = re.fullmatch(r"bpe:(\d+)", spec)
     if found:
         return int(found.group(1))
@@ -171,7 +174,8 @@ def _try_rehearsal(config: Config, free: int, assumptions: list[str]) -> tuple[R
     needed = 5 * 4 * count(few, config.training.max_length).num_parameters
     if needed > LARGEST_REHEARSAL * free:
         assumptions.append("too large to rehearse here: speed is unknown, activations are estimated")
-        return None, Execution(config.training.micro_batch_size or 1)
+        checkpointing = config.training.gradient_checkpointing
+        return None, Execution(config.training.micro_batch_size or 1, gradient_checkpointing=checkpointing)
     rehearsal, execution = rehearse(config.model, config.training)
     if not config.training.micro_batch_size:
         assumptions.append(f"micro-batches of {execution.micro_batch_size}; training measures which is fastest")
@@ -180,20 +184,14 @@ def _try_rehearsal(config: Config, free: int, assumptions: list[str]) -> tuple[R
 
 def _memory(config: Config, rehearsal: Rehearsal | None, execution: Execution, runtime_bytes: int) -> MemoryParts:
     model, training = config.model, config.training
-    counts = count(model, training.max_length)
-    scratch = 0
     if rehearsal is None:
-        per_token = 4.0 * model.num_layers * (10 * model.d_model + 3 * model.feed_forward)
-        if execution.gradient_checkpointing:
-            per_token = checkpointed_bytes_per_token(model, per_token)
-    else:
-        per_token = rehearsal.activation_bytes_per_token(model.num_layers)
-        scratch = rehearsal.optimizer_bytes(model.num_layers) - optimizer_bytes(model, counts, training.optimizer)
-    tokens = execution.micro_batch_size * training.max_length
-    batch_bytes = training.batch_size * (training.max_length + 1) * 4
-    return memory_parts(
-        model, counts, training.optimizer, tokens, per_token, CHUNK_BYTES, 4 * batch_bytes, runtime_bytes, scratch
-    )
+        return count_memory(config, execution, runtime_bytes)
+    per_token = rehearsal.activation_bytes_per_token(model.num_layers)
+    if execution.gradient_checkpointing and not training.gradient_checkpointing:  # as it was not rehearsed
+        per_token = checkpointed_bytes_per_token(model, per_token)
+    state_bytes = optimizer_bytes(model, count(model, training.max_length), training.optimizer)
+    scratch = rehearsal.optimizer_bytes(model.num_layers) - state_bytes
+    return count_memory(config, execution, runtime_bytes, per_token, scratch)
 
 
 def _total(config: Config, step_s: float | None, steps_per_epoch: float) -> tuple[float | None, int | None]:
@@ -227,26 +225,3 @@ def _bound(
     traffic = sum(least_traffic(work, micro_batches, kept, training.optimizer).values())
     peak = machine.measurements.peak_flops(execution.precision, torch.get_num_threads())
     return find_bound(sum(work.timed_flops.values()), traffic, step_s, peak, machine.measurements.memory_bandwidth)
-
-
-def _remedies(
-    config: Config, rehearsal: Rehearsal | None, execution: Execution, runtime_bytes: int, free: int
-) -> Iterator[str]:
-    """The mildest change first; stops at the first that is enough by itself."""
-
-    def total(changed: Config, how: Execution) -> int:
-        return _memory(changed, rehearsal, how, runtime_bytes).total
-
-    single = replace(execution, micro_batch_size=1)
-    needed = total(config, single)
-    if execution.micro_batch_size > 1:
-        yield f"training.micro_batch_size=1 needs {human_bytes(needed)}"
-        if needed <= free:
-            return
-    for layers in range(config.model.num_layers - 1, 0, -1):
-        smaller = config.model_copy(deep=True)
-        smaller.model.num_layers = layers
-        if total(smaller, single) <= free:
-            yield f"model.num_layers={layers} with micro-batches of one sequence fits"
-            return
-    yield "no number of layers fits: choose a smaller model.d_model, model.vocab_size or training.max_length"

@@ -31,6 +31,7 @@ from headrace.recipes.feed import complete_model, open_training, open_validation
 from headrace.recipes.folder import RunFolder, WatchedFolder
 from headrace.recipes.inspect import describe
 from headrace.recipes.machine import remembered_machine
+from headrace.recipes.memory import check_memory, memory_limit
 from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus
 from headrace.recipes.prepare import prepare
 from headrace.recipes.presets import PRESETS
@@ -177,6 +178,7 @@ class Pretraining:
         state = read_state(resume_from) if resume_from else None
         if state is not None:
             _check_resumable(config, state)
+        check_memory(config, group)
         self.network = build(config.model, training.seed).to(best_device())
         check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
         self.counts = count(config.model, training.max_length)
@@ -289,11 +291,11 @@ class Pretraining:
         training = self.config.training
         if not self.group.is_main:
             return Execution(**self.group.from_main({}, "waiting for rank 0 to choose the micro-batch"))
-        budget = parse_bytes("training.memory_budget", training.memory_budget) if training.memory_budget else None
+        limit = memory_limit(self.config, self.group)
         batch = next(self.loader)
         self.loader.seek(0)
         reserve = self.optimizer.bytes_to_come()
-        chosen = choose(self.network, batch, training, budget, reserve, self.group.world_size)
+        chosen = choose(self.network, batch, training, limit, reserve, self.group.world_size)
         self.group.from_main(asdict(chosen), "telling the micro-batch")
         return chosen
 

@@ -147,8 +147,9 @@ def _sizes_within(
     at_one = memory_bytes()
     if at_one > limit:
         raise TrainingError(
-            f"training.memory_budget: even one sequence at a time with gradient checkpointing needs"
-            f" {(at_one - limit) / 2**20:.0f} MiB more. Raise the budget, or choose a smaller model or max_length."
+            f"training.memory_budget, or what is free without one: even one sequence at a time with gradient"
+            f" checkpointing needs {(at_one - limit) / 2**20:.0f} MiB more. Raise the budget, or choose a smaller model"
+            " or max_length."
         )
     measure(replace(execution, micro_batch_size=2))
     per_sequence = memory_bytes() - at_one

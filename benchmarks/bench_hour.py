@@ -1,0 +1,100 @@
+"""Whether `headrace plan --minutes M` proposes a config that is hard to beat in those minutes.
+
+Teaches: what a plan from a few short trials is worth. The proposal and some alternatives, around it and away from it,
+are trained for the same time, one after the other, each in a process of its own, and judged by the bits per byte of the
+whole validation part at the end (not the best on the way). Run it on a quiet machine; it takes (1 + grid) x M minutes
+and the planning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TARGET = 1.03
+TEXT = Path(__file__).resolve().parents[2] / "shared/data/wikitext2-valid.txt"
+Overrides = dict[str, object]
+
+
+def alternatives(config: dict[str, Any]) -> dict[str, Overrides]:
+    """The likeliest to be better first; the last is what training does unasked."""
+    model, training = config["model"], config["training"]
+    width, layers, vocab, batch = model["d_model"], model["num_layers"], model["vocab_size"], training["batch_size"]
+    narrow, wide = (max(32, round(width * factor / 32) * 32) for factor in (0.6, 1.6))
+    return {
+        "smaller": _shape(narrow, max(1, layers - 1)),
+        "larger": _shape(wide, layers + 1),
+        "vocabulary x 4": {"data.tokenizer": f"bpe:{4 * vocab}", "model.vocab_size": 0},
+        "half the batch": {"training.batch_size": max(1, batch // 2)},
+        "defaults": {
+            **_shape(256, 4), "data.tokenizer": "bpe:4096", "model.vocab_size": 0, "model.context": 256,
+            "training.max_length": 256, "training.batch_size": 16,
+        },
+    }  # fmt: skip
+
+
+def _shape(width: int, layers: int) -> Overrides:
+    return {"model.d_model": width, "model.num_heads": 0, "model.d_ff": 0, "model.num_layers": layers}
+
+
+def headrace(*arguments: object) -> dict[str, Any]:
+    """The JSON of a command, run in a process of its own."""
+    command = [sys.executable, "-m", "headrace", *map(str, arguments), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def train(plan: Path, name: str, overrides: Overrides) -> dict[str, Any]:
+    changes = {**overrides, "training.evaluation_tokens": 0}
+    out = plan.parent / name.replace(" ", "-")
+    run = headrace("train", plan, "--out", out, *(f"{key}={value}" for key, value in changes.items()))
+    row = {
+        "config": name,
+        "parameters": run["parameters"],
+        "tokens": run["tokens"],
+        "minutes": run["train_seconds"] / 60,
+        "train_loss": run["train_loss"],
+        "bits_per_byte": run["validation_bits_per_byte"],
+        "overrides": overrides,
+    }
+    print(
+        f"{name:<16} {row['parameters'] / 1e6:>9.2f}M {row['tokens'] / 1e6:>8.2f}M {row['minutes']:>8.2f}"
+        f" {row['bits_per_byte']:>14.4f}",
+        flush=True,
+    )
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--text", type=Path, default=TEXT)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--grid", type=int, default=5, help="how many alternatives, at most 5")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        plan = Path(temporary) / "plan.yaml"
+        proposal = headrace("plan", options.text, "--minutes", options.minutes, "--out", plan)
+        config = yaml.safe_load(plan.read_text())
+        shape = {key: config["model"][key] for key in ("d_model", "num_layers", "vocab_size")}
+        print(f"planned in {proposal['planning_seconds']:.0f} s: {shape}, expected {proposal['bits_per_byte']:.3f}")
+        print(f"{'config':<16} {'parameters':>10} {'tokens':>9} {'minutes':>8} {'bits per byte':>14}")
+        grid = {"proposal": {}, **dict(list(alternatives(config).items())[: options.grid])}
+        rows = [train(plan, name, overrides) for name, overrides in grid.items()]
+    best = min(rows, key=lambda row: row["bits_per_byte"])
+    ratio = rows[0]["bits_per_byte"] / best["bits_per_byte"]
+    print(f"the proposal ends at {ratio:.3f} x the best ({best['config']}); {TARGET} x is allowed")
+    passed = ratio <= TARGET
+    result = {"benchmark": "hour", "ratio": ratio, "target": TARGET, "passed": passed, "best": best["config"]}
+    print(json.dumps({**result, "minutes": options.minutes, "rows": rows, "proposal": proposal}))
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""A tryout: a candidate is trained for some seconds, to tell how fast it is and how much it learns."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from headrace.perf.scaling import Exposure
+from headrace.recipes.config import Config
+from headrace.recipes.pretrain import Pretraining
+
+UNEVEN_STEPS = 3  # at the start: fresh memory
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was trained for some seconds."""
+
+    config: Config
+    exposure: Exposure
+    seconds_per_token: float
+    evaluation_s: float
+    bits_per_byte: float
+
+    def as_json(self) -> dict[str, Any]:
+        model, training = self.config.model, self.config.training
+        return {
+            "d_model": model.d_model,
+            "num_layers": model.num_layers,
+            "tokenizer": self.config.data.tokenizer,
+            "batch_size": training.batch_size,
+            "parameters": self.exposure.parameters,
+            "tokens": self.exposure.tokens,
+            "tokens_per_second": 1 / self.seconds_per_token,
+            "bits_per_byte": self.bits_per_byte,
+        }
+
+
+def try_out(candidate: Config, seconds: float, train_bytes: float) -> Trial:
+    """A whole small run, with its schedule drawn together: what it comes to in so many seconds."""
+    config = candidate.model_copy(deep=True)
+    training = config.training
+    training.max_minutes, training.max_steps, training.num_epochs = seconds / 60, 0, 0
+    training.evaluate_every = training.save_every = 1 << 30  # only at the end
+    config.model.vocab_size = 0  # as many as the tokenizer finds
+    with tempfile.TemporaryDirectory() as folder:
+        config.run.out = f"{folder}/run"
+        with Pretraining(config) as pretraining:
+            steps = list(pretraining.steps())
+            seen = next(pretraining.loader).targets.astype(np.int64)
+            bytes_per_token = float(pretraining.tokenizer.byte_lengths()[seen].mean())
+    run, counts = pretraining.run, pretraining.counts
+    working = [info.step_s - info.seconds["evaluation"] - info.seconds["checkpointing"] for info in steps]
+    loss = run.validation_bits_per_byte
+    if loss is None:  # nothing is kept for validation
+        loss = (run.train_loss or 0.0) / math.log(2) / bytes_per_token
+    vocab_size = pretraining.config.model.vocab_size
+    exposure = Exposure(counts.num_parameters, vocab_size, run.tokens, train_bytes / bytes_per_token, bytes_per_token)
+    step_s = median(working[UNEVEN_STEPS:] or working)
+    evaluation_s = run.seconds["evaluation"] + run.seconds["checkpointing"]
+    return Trial(candidate, exposure, step_s / training.batch_size / training.max_length, evaluation_s, loss)

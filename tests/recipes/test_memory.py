@@ -1,0 +1,113 @@
+"""A run that cannot fit the memory is refused before it starts, unless forced; one that can is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headrace.errors import UsageError
+from headrace.models.config import ModelConfig
+from headrace.models.network import build
+from headrace.perf.memory import estimated_activation_bytes_per_token
+from headrace.recipes import memory as recipe
+from headrace.recipes.config import Config, Layers
+from headrace.recipes.pretrain import train
+from headrace.training.activations import activation_bytes_per_token
+from headrace.training.step import Execution
+from tests.conftest import make_text
+
+Command = Callable[..., tuple[int, str, str]]
+RUNTIME = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process of 1 MiB; and threads as they were."""
+    monkeypatch.setattr(recipe, "memory_bytes", lambda: RUNTIME)
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def make(tmp_path: Path, **changes: Any) -> Config:
+    (tmp_path / "corpus.txt").write_text(make_text(20_000))
+    values: dict[str, Any] = {
+        "model.d_model": 64, "model.num_layers": 6, "model.vocab_size": 257, "training.max_length": 64,
+        "training.batch_size": 32, "training.max_steps": 2, "training.threads": 1, "training.precision": "float32",
+        "data.sources": [str(tmp_path / "corpus.txt")], "data.tokenizer": "byte", "data.cache_dir": str(tmp_path / "c"),
+        "run.out": str(tmp_path / "run"),
+    }  # fmt: skip
+    layers = Layers()
+    layers.add({**values, **changes}, "test")
+    return layers.build()
+
+
+def least(config: Config, micro_batch_size: int, checkpointing: bool) -> int:
+    chunk = recipe.SMALL_CHUNK_BYTES if checkpointing else recipe.CHUNK_BYTES
+    how = Execution(micro_batch_size, gradient_checkpointing=checkpointing, head_chunk_bytes=chunk)
+    parts = recipe.count_memory(config, how, RUNTIME)
+    return parts.total - parts.fragmentation
+
+
+def set_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
+    """Free beside what the process has."""
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: num_bytes - RUNTIME)
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
+def test_the_estimate_of_activations_is_near_what_is_counted(arch: str) -> None:
+    model = ModelConfig(arch=arch, d_model=256, num_layers=4, vocab_size=257, context=64)  # type: ignore[arg-type]
+    counted = activation_bytes_per_token(build(model))
+    assert estimated_activation_bytes_per_token(model) == pytest.approx(counted, rel=0.05)
+
+
+def test_the_smallest_way_of_training_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make(tmp_path)
+    needed = least(config, 1, True)
+    set_free(monkeypatch, needed)
+    recipe.check_memory(config)
+    assert recipe.memory_limit(config) == needed, "the choice of the micro-batch must know"
+    set_free(monkeypatch, needed - 1)
+    with pytest.raises(UsageError, match=r"model.num_layers=5 .* fits") as refusal:
+        recipe.check_memory(config)
+    assert f"{needed:,} bytes" in str(refusal.value)
+    assert f"{needed - 1:,} bytes" in str(refusal.value)
+    set_free(monkeypatch, 1 << 40)
+    assert recipe.memory_limit(config) is None
+
+
+def test_what_is_given_is_not_changed_but_advised_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make(tmp_path, **{"training.micro_batch_size": 32})
+    whole, single = least(config, 32, False), least(config, 1, False)
+    set_free(monkeypatch, whole)
+    recipe.check_memory(config)
+    set_free(monkeypatch, single)
+    with pytest.raises(UsageError, match=r"help: training.micro_batch_size=1 needs [^;]*\. To start"):
+        recipe.check_memory(config)
+    set_free(monkeypatch, single - 1)
+    with pytest.raises(UsageError, match=r"training.micro_batch_size=1 training.gradient_checkpointing=true needs"):
+        recipe.check_memory(config)
+    set_free(monkeypatch, RUNTIME + 1000)
+    with pytest.raises(UsageError, match="no number of layers fits"):
+        recipe.check_memory(config)
+
+
+def test_training_refuses_before_it_starts_unless_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    config = make(tmp_path)
+    set_free(monkeypatch, RUNTIME + 1000)
+    with pytest.raises(UsageError, match="or more, and"):
+        train(config)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    code, _, err = command("train", tmp_path / "config.json")
+    assert code == 2
+    assert "--force" in err
+    code, _, _ = command("train", tmp_path / "config.json", "--force")
+    assert code == 0
+    assert (tmp_path / "run" / "summary.json").exists()
