@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from headrace.data.sizes import parse_bytes
 from headrace.errors import CheckpointError, UsageError
 from headrace.generation.generate import Sampling, generate
 from headrace.machine.allocator import keep_freed_memory, release_freed_memory
