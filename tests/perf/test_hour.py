@@ -6,7 +6,7 @@ import pytest
 
 from headrace.models.config import ModelConfig
 from headrace.perf.hour import Pace, Prospect, fit_pace, flops_per_token, foresee, shapes, vocabularies_for
-from headrace.perf.scaling import Exposure, Law
+from headrace.perf.loss_law import Exposure, Law
 
 PACE = Pace(per_flop=1e-11, per_layer=1e-6)
 

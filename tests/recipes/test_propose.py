@@ -13,10 +13,10 @@ import yaml
 
 from headrace.errors import UsageError
 from headrace.models.counts import count
-from headrace.perf.scaling import Exposure, Law
+from headrace.perf.loss_law import Exposure, Law
 from headrace.recipes import propose as recipe
 from headrace.recipes.config import Config, Layers, read_config_file
-from headrace.recipes.tryout import Trial, try_out
+from headrace.recipes.tryout import Tryout, try_out
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]
@@ -41,12 +41,12 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Trials that take no time: what the law says, at 10 GFLOP/s."""
     seen: list[Config] = []
 
-    def pretend(config: Config, seconds: float, train_bytes: float) -> Trial:
+    def pretend(config: Config, seconds: float, train_bytes: float) -> Tryout:
         seen.append(config)
         counts = count(config.model, config.training.max_length)
         per_token = counts.training_flops_per_token / 1e10
         exposure = Exposure(counts.num_parameters, config.model.vocab_size, seconds / per_token, train_bytes / 3, 3.0)
-        return Trial(config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2)
+        return Tryout(config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2)
 
     monkeypatch.setattr(recipe, "try_out", pretend)
     return seen

@@ -19,7 +19,7 @@ from headrace.recipes.config import Config, Layers
 from headrace.recipes.plan import Plan
 from headrace.recipes.plan import plan as make_plan
 from headrace.recipes.propose import Proposal, propose, write_plan
-from headrace.recipes.tryout import Trial
+from headrace.recipes.tryout import Tryout
 
 DEFAULT_OUT = Path("plan.yaml")
 
@@ -63,7 +63,7 @@ def _propose(given: Layers, minutes: float, out: Path, as_json: bool) -> None:
         typer.echo(json.dumps({**proposal.as_json(), "out": str(out)}))
 
 
-def _show_trial(trial: Trial) -> None:
+def _show_trial(trial: Tryout) -> None:
     display.err.print(f"[dim]tried {_shape(trial.config)}: {trial.bits_per_byte:.3f} bits per byte[/]")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.models.config import ModelConfig
 from headrace.perf.flops import count_work
-from headrace.perf.scaling import Exposure, Law
+from headrace.perf.loss_law import Exposure, Law
 
 VOCABULARIES = (512, 1024, 2048, 4096, 8192, 16_000, 32_000)
 LARGE_CORPUS_BYTES, LARGE_CORPUS_VOCABULARY = 200e6, 16_000

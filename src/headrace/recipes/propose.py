@@ -1,6 +1,6 @@
 """Propose: the network, batch and token count that should reach the lowest loss in a given time on this machine.
 
-Some candidates are trained for seconds each. Two laws (perf/hour.py, perf/scaling.py), fitted to their speed and loss,
+Some candidates are trained for seconds each. Two laws (perf/hour.py, perf/loss_law.py), fitted to their speed and loss,
 say which candidate to try next and, in the end, which should be best after the whole time.
 """
 
@@ -32,12 +32,12 @@ from headrace.perf.hour import (
     shapes,
     vocabularies_for,
 )
-from headrace.perf.scaling import Law
+from headrace.perf.loss_law import Law
 from headrace.perf.units import human_count, human_time
 from headrace.recipes.config import Config, Layers
 from headrace.recipes.memory import count_memory
 from headrace.recipes.plan import find_vocabulary
-from headrace.recipes.tryout import Trial, try_out
+from headrace.recipes.tryout import Tryout, try_out
 from headrace.training.step import Execution
 
 TRIALS_SHARE, MOST_TRIALS_S, MOST_TRIALS = 0.2, 150.0, 7
@@ -56,7 +56,7 @@ class Proposal:
     config: Config
     minutes: float
     prospect: Prospect
-    trials: list[Trial]
+    trials: list[Tryout]
     planning_s: float
     assumptions: list[str] = field(default_factory=list)
 
@@ -76,7 +76,7 @@ class Proposal:
         }
 
 
-def propose(given: Layers, minutes: float, show: Callable[[Trial], None] = lambda _: None) -> Proposal:
+def propose(given: Layers, minutes: float, show: Callable[[Tryout], None] = lambda _: None) -> Proposal:
     """Try candidates for a share of the time, then say which is best. What is given in a config stays as it is.
 
     >>> layers = Layers()                                                       # doctest: +SKIP
@@ -105,7 +105,7 @@ class Search:
 
     def __init__(self, given: Layers, minutes: float) -> None:
         self._given, self._minutes = given, minutes
-        self.trials: list[Trial] = []
+        self.trials: list[Tryout] = []
         base = _without_shape(given)
         sources = as_sources(list(base.data.sources) or standard_library())
         corpus_bytes = sum(file.size for source in sources for file in iterate_files(source))
@@ -114,7 +114,7 @@ class Search:
         self.train_bytes = corpus_bytes * (1 - base.data.validation_fraction)
         self._candidates = self._make_candidates(base, corpus_bytes)
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: Tryout) -> None:
         """Take note of a trial; also of how many tokens its tokenizer really has."""
         self.trials.append(trial)
         for config in self._candidates:
@@ -240,7 +240,7 @@ def _is_unlike(config: Config, other: Config) -> bool:
     return config.data.tokenizer != other.data.tokenizer or not 1 / UNLIKE < ratio < UNLIKE
 
 
-def _pace_of(trial: Trial) -> tuple[float, int, float]:
+def _pace_of(trial: Tryout) -> tuple[float, int, float]:
     model, training = trial.config.model, trial.config.training
     batch_tokens = training.batch_size * training.max_length
     flops = flops_per_token(model, training.max_length, batch_tokens, training.optimizer)

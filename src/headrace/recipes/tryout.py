@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.perf.scaling import Exposure
+from headrace.perf.loss_law import Exposure
 from headrace.recipes.config import Config
 from headrace.recipes.pretrain import Pretraining
 
@@ -18,7 +18,7 @@ UNEVEN_STEPS = 3  # at the start: fresh memory
 
 
 @dataclass(frozen=True)
-class Trial:
+class Tryout:
     """A candidate that was trained for some seconds."""
 
     config: Config
@@ -41,7 +41,7 @@ class Trial:
         }
 
 
-def try_out(candidate: Config, seconds: float, train_bytes: float) -> Trial:
+def try_out(candidate: Config, seconds: float, train_bytes: float) -> Tryout:
     """A whole small run, with its schedule drawn together: what it comes to in so many seconds."""
     config = candidate.model_copy(deep=True)
     training = config.training
@@ -63,4 +63,4 @@ def try_out(candidate: Config, seconds: float, train_bytes: float) -> Trial:
     exposure = Exposure(counts.num_parameters, vocab_size, run.tokens, train_bytes / bytes_per_token, bytes_per_token)
     step_s = median(working[UNEVEN_STEPS:] or working)
     evaluation_s = run.seconds["evaluation"] + run.seconds["checkpointing"]
-    return Trial(candidate, exposure, step_s / training.batch_size / training.max_length, evaluation_s, loss)
+    return Tryout(candidate, exposure, step_s / training.batch_size / training.max_length, evaluation_s, loss)
