@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ jax = pytest.importorskip("jax", reason="pip install 'headrace[jax]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of jax
 
 BATCH, LENGTH = 16, 32
+TIMEOUT_S = 300  # of a whole run of the example, which takes a few seconds: a hang ends the test, not the suite
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_jax.py"
 
 
@@ -28,6 +29,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_jax.py"
 def eight_devices() -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as in the example, which says why
     assert jax.device_count() == 8
 
 
@@ -111,12 +113,17 @@ def test_the_example_killed_and_resumed_ends_with_the_same_loss(tmp_path: Path) 
         return [sys.executable, str(EXAMPLE), str(corpus), "--out", str(tmp_path / out), *options]
 
     def complete(out: str) -> dict[str, Any]:
-        done = subprocess.run(command(out), capture_output=True, text=True, check=True, env={**os.environ})
+        done = subprocess.run(command(out), capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
         return dict(json.loads(done.stdout.splitlines()[-1]))
 
     with subprocess.Popen(command("killed"), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline().startswith("step 3:")
+        watchdog = threading.Timer(TIMEOUT_S, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        first_line = process.stdout.readline()
         process.kill()
+        watchdog.cancel()
+    assert first_line.startswith("step 3:")
     unbroken, resumed = complete("unbroken"), complete("killed")
     assert unbroken == resumed
     assert unbroken["steps"] == 9 and unbroken["devices"] == 8
