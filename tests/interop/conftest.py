@@ -23,3 +23,13 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cache(small_scale: None, cache_folder: Path) -> hr.Cache:
     return hr.Cache.open(cache_folder / "cache")
+
+
+@pytest.fixture(scope="session")
+def eight_devices() -> None:
+    """JAX with eight simulated devices; can be said only once, before anything else of JAX is used."""
+    jax = pytest.importorskip("jax", reason="pip install 'headrace[jax]'")
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as in the example, which says why
+    assert jax.device_count() == 8

@@ -17,6 +17,7 @@ SMALLER = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("eight_devices")
 @pytest.mark.filterwarnings("ignore")  # of the neighbours
 def test_the_guide_works_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("transformers", "accelerate", "jax", "grain"):

@@ -18,19 +18,11 @@ from headrace.interop.jax import jax_batches
 from tests.conftest import make_text
 
 jax = pytest.importorskip("jax", reason="pip install 'headrace[jax]'")
-pytestmark = pytest.mark.filterwarnings("ignore")  # of jax
+pytestmark = [pytest.mark.usefixtures("eight_devices"), pytest.mark.filterwarnings("ignore")]  # of jax
 
 BATCH, LENGTH = 16, 32
 TIMEOUT_S = 300  # of a whole run of the example, which takes a few seconds: a hang ends the test, not the suite
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_jax.py"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def eight_devices() -> None:
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 8)
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as in the example, which says why
-    assert jax.device_count() == 8
 
 
 def make_mesh(*sizes: int) -> Any:

@@ -150,6 +150,7 @@ TOKENIZE_COLUMNS: list[Column] = [
 def _show(title: str, results: list[Result], columns: list[Column], measure: str) -> None:
     """The table, what is missing or failed, and bars on a logarithmic scale."""
     table = Table("peer", "version", *(name for name, _ in columns), title=title, title_justify="left")
+    table.columns[0].no_wrap = True
     for column in table.columns[2:]:
         column.justify = "right"
     done = [result for result in results if result.status == "ok"]
