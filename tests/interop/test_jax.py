@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -93,6 +94,42 @@ def test_what_does_not_fit_is_named(cache: hr.Cache) -> None:
         pytest.raises(UsageError, match=r"rank 1 of 2 makes rows 8 to 15.*jax.process_index\(\)"),
     ):
         jax_batches(loader)
+
+
+PROCESS = """
+import sys, jax, numpy as np
+import headrace as hr
+from headrace.interop.jax import jax_batches
+
+rank, address, cache = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+jax.distributed.initialize(address, num_processes=2, process_id=rank)
+with hr.Loader(cache, 16, 32) as loader:
+    whole = [next(loader).inputs for _ in range(3)]
+with hr.Loader(cache, 16, 32, rank=jax.process_index(), world_size=jax.process_count()) as loader:
+    batches = jax_batches(loader)
+    for inputs in whole:
+        batch = next(batches)["inputs"]
+        assert batch.shape == (16, 32) and not batch.is_fully_addressable and len(batch.addressable_shards) == 4
+        for shard in batch.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), inputs[shard.index])
+"""
+
+
+def test_two_processes_make_one_global_array(cache: hr.Cache) -> None:
+    with socket.create_server(("localhost", 0)) as server:
+        address = f"localhost:{server.getsockname()[1]}"
+    commands = [[sys.executable, "-c", PROCESS, str(rank), address, str(cache.path)] for rank in range(2)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def test_the_example_killed_and_resumed_ends_with_the_same_loss(tmp_path: Path) -> None:
