@@ -80,7 +80,7 @@ def test_raw_text_is_timed_over_a_whole_pass_and_work_is_told(command: Command, 
 
 
 def test_equal_models_have_equal_losses(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.recipes.bench_train.measure_peak_flops", lambda: 1e11)  # it takes seconds
+    monkeypatch.setattr("headrace.recipes.bench_train.measure_peak_flops", lambda: 1e11)  # nothing here is about it
     config = bench_config("demo")
     config.model.vocab_size = 400
     config.model.d_model, config.model.num_layers = 48, 1
