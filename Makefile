@@ -6,13 +6,9 @@ BIN := $(VENV)/bin
 BENCH := .venv-bench
 SIZE ?= quick
 ifeq ($(SIZE),full)
-LOADERS := --batch-size 256,512,1024
-TRAIN := --num-repeats 5 --num-steps 5
-TOKENIZE := --megabytes 100
-else
-LOADERS := --megabytes 100 --num-batches 30
-TRAIN := --num-repeats 2 --num-steps 2
-TOKENIZE := --megabytes 10
+LOADERS ?= --batch-size 256,512,1024
+TRAIN ?= --num-repeats 5 --num-steps 5
+TOKENIZE ?= --megabytes 100
 endif
 
 .DEFAULT_GOAL := help
@@ -29,7 +25,8 @@ $(VENV)/.installed: pyproject.toml
 
 # All peers, in an environment of their own. mosaicml-streaming comes first, because it pins older transformers than the
 # others need and works with the newer. torchvision, which mosaicml-streaming imports, breaks transformers too where it is
-# not of the same build as torch: then it goes, and only mosaicml-streaming fails.
+# not of the same build as torch (with torch's CPU build, the torchvision of the public index is not): then it goes, and
+# only mosaicml-streaming fails; a torchvision of the right build can be installed by hand.
 $(BENCH)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check mosaicml-streaming 'torch>=2.11,<2.14'
@@ -51,7 +48,7 @@ test: $(VENV)/.installed  ## lint, types and tests (under 8 minutes on 2 cores)
 soak: $(VENV)/.installed  ## the slow fault and limit tests (kills, tmpfs, memory)
 	$(BIN)/python -m pytest -m soak
 
-bench: $(BENCH)/.installed  ## headrace and its peers side by side; writes docs/benchmarks.md (SIZE=full takes longer)
+bench: $(BENCH)/.installed  ## headrace and its peers side by side, 10 to 15 minutes; writes docs/benchmarks.md (SIZE=full takes longer)
 	mkdir -p runs/bench
 	$(BENCH)/bin/headrace bench loaders $(LOADERS) --json | tee runs/bench/loaders.txt
 	$(BENCH)/bin/headrace bench train $(TRAIN) --json | tee runs/bench/train.txt

@@ -15,6 +15,10 @@ WORDS = """the mill wheel turns water stone grain flour river channel headrace s
 
 @pytest.fixture
 def small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+
+
+def shrink(patch: pytest.MonkeyPatch) -> None:
     """Segments of 4 KiB, blocks from 16 KiB: a corpus of 100 KB has many of both."""
     scale = {
         "headrace.data.segments.SEGMENT_BYTES": 4096,
@@ -30,7 +34,7 @@ def small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
         "headrace.data.stream.STRETCH_ROWS": 64,
     }
     for name, value in scale.items():
-        monkeypatch.setattr(name, value)
+        patch.setattr(name, value)
 
 
 def make_text(num_bytes: int, seed: int = 0) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,11 @@ from headrace.interop.jax import jax_batches
 from tests.conftest import make_text
 
 jax = pytest.importorskip("jax", reason="pip install 'headrace[jax]'")
-pytestmark = pytest.mark.filterwarnings("ignore")  # of jax
+pytestmark = [pytest.mark.usefixtures("eight_devices"), pytest.mark.filterwarnings("ignore")]  # of jax
 
 BATCH, LENGTH = 16, 32
+TIMEOUT_S = 300  # of a whole run of the example, which takes a few seconds: a hang ends the test, not the suite
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_jax.py"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def eight_devices() -> None:
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 8)
-    assert jax.device_count() == 8
 
 
 def make_mesh(*sizes: int) -> Any:
@@ -101,6 +96,42 @@ def test_what_does_not_fit_is_named(cache: hr.Cache) -> None:
         jax_batches(loader)
 
 
+PROCESS = """
+import sys, jax, numpy as np
+import headrace as hr
+from headrace.interop.jax import jax_batches
+
+rank, address, cache = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+jax.distributed.initialize(address, num_processes=2, process_id=rank)
+with hr.Loader(cache, 16, 32) as loader:
+    whole = [next(loader).inputs for _ in range(3)]
+with hr.Loader(cache, 16, 32, rank=jax.process_index(), world_size=jax.process_count()) as loader:
+    batches = jax_batches(loader)
+    for inputs in whole:
+        batch = next(batches)["inputs"]
+        assert batch.shape == (16, 32) and not batch.is_fully_addressable and len(batch.addressable_shards) == 4
+        for shard in batch.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), inputs[shard.index])
+"""
+
+
+def test_two_processes_make_one_global_array(cache: hr.Cache) -> None:
+    with socket.create_server(("localhost", 0)) as server:
+        address = f"localhost:{server.getsockname()[1]}"
+    commands = [[sys.executable, "-c", PROCESS, str(rank), address, str(cache.path)] for rank in range(2)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
 def test_the_example_killed_and_resumed_ends_with_the_same_loss(tmp_path: Path) -> None:
     pytest.importorskip("optax", reason="pip install 'headrace[jax]'")
     corpus = tmp_path / "text.txt"
@@ -111,12 +142,17 @@ def test_the_example_killed_and_resumed_ends_with_the_same_loss(tmp_path: Path) 
         return [sys.executable, str(EXAMPLE), str(corpus), "--out", str(tmp_path / out), *options]
 
     def complete(out: str) -> dict[str, Any]:
-        done = subprocess.run(command(out), capture_output=True, text=True, check=True, env={**os.environ})
+        done = subprocess.run(command(out), capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
         return dict(json.loads(done.stdout.splitlines()[-1]))
 
     with subprocess.Popen(command("killed"), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline().startswith("step 3:")
+        watchdog = threading.Timer(TIMEOUT_S, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        first_line = process.stdout.readline()
         process.kill()
+        watchdog.cancel()
+    assert first_line.startswith("step 3:")
     unbroken, resumed = complete("unbroken"), complete("killed")
     assert unbroken == resumed
     assert unbroken["steps"] == 9 and unbroken["devices"] == 8

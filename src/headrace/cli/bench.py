@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -55,7 +56,7 @@ def loaders(
     with bench_corpus(_sources(corpus), megabytes, "bpe:16000") as files:
         for size in sizes:
             options = replace(base, batch_size=size)
-            results = _follow(bench_loaders.bench_loaders(files, peers, options))
+            results = _follow(bench_loaders.bench_loaders(files, peers, options, _say))
             _show(f"Loaders, {size} x {sequence_length} tokens a batch", results, LOADER_COLUMNS, "tokens_per_second")
             sweep[str(size)] = [result.as_json() for result in results]
     options_given = {
@@ -72,8 +73,8 @@ def loaders(
 def train(
     corpus: Corpus = None,
     preset: Annotated[str, typer.Option(help="Whose size: a preset with a vocabulary size.")] = "wiki",
-    num_steps: Annotated[int, typer.Option(min=1, help="Steps to time in each run.")] = 3,
-    num_repeats: Annotated[int, typer.Option(min=1, help="Runs of each peer; they take turns.")] = 3,
+    num_steps: Annotated[int, typer.Option(min=1, help="Steps to time in each run.")] = 2,
+    num_repeats: Annotated[int, typer.Option(min=1, help="Runs of each peer; they take turns.")] = 2,
     megabytes: Megabytes = 8.0,
     only: Only = None,
     skip: Skip = None,
@@ -83,7 +84,7 @@ def train(
     peers = choose_peers(bench_train.PEERS, only or [], skip or [])
     config = bench_train.bench_config(preset)
     with bench_corpus(_sources(corpus), megabytes, f"bpe:{config.model.vocab_size}") as files:
-        results = bench_train.bench_train(files, peers, config, num_steps, num_repeats, _say_run)
+        results = bench_train.bench_train(files, peers, config, num_steps, num_repeats, _say)
     _show(f"Training, {preset} shape as GPT-2, float32", results, TRAIN_COLUMNS, "tokens_per_second")
     options = {"preset": preset, "num_steps": num_steps, "num_repeats": num_repeats, "megabytes": megabytes}
     _finish("train", options, {preset: [result.as_json() for result in results]}, as_json)
@@ -101,7 +102,7 @@ def tokenize(
     """Encoding text in memory with all cores; the ids are compared."""
     peers = choose_peers(bench_tokenize.PEERS, only or [], skip or [])
     with bench_corpus(_sources(corpus), megabytes, f"bpe:{vocabulary}") as files:
-        results = _follow(bench_tokenize.bench_tokenize(files, peers))
+        results = _follow(bench_tokenize.bench_tokenize(files, peers, _say))
     _show(f"Encoding, {vocabulary:,} tokens", results, TOKENIZE_COLUMNS, "megabytes_per_second")
     options = {"vocabulary": vocabulary, "megabytes": megabytes}
     _finish("tokenize", options, {str(vocabulary): [result.as_json() for result in results]}, as_json)
@@ -149,6 +150,7 @@ TOKENIZE_COLUMNS: list[Column] = [
 def _show(title: str, results: list[Result], columns: list[Column], measure: str) -> None:
     """The table, what is missing or failed, and bars on a logarithmic scale."""
     table = Table("peer", "version", *(name for name, _ in columns), title=title, title_justify="left")
+    table.columns[0].no_wrap = True
     for column in table.columns[2:]:
         column.justify = "right"
     done = [result for result in results if result.status == "ok"]
@@ -173,13 +175,15 @@ def _show(title: str, results: list[Result], columns: list[Column], measure: str
 def _follow(results: Iterable[Result]) -> list[Result]:
     seen = []
     for result in results:
-        display.err.print(f"{result.peer}: {result.status}")
+        if result.status != "ok":
+            _say(result.peer, f"{result.status}: {result.message}")
         seen.append(result)
     return seen
 
 
-def _say_run(peer: str, repeat: int) -> None:
-    display.err.print(f"{peer}: run {repeat + 1}")
+def _say(peer: str, what: str) -> None:
+    """One line per piece of work on stderr, with the time: whoever waits sees who is running, and since when."""
+    display.err.print(f"{datetime.now():%H:%M:%S} {peer}: {escape(what)}", highlight=False)
 
 
 def _sources(paths: list[str] | None) -> list[Source]:

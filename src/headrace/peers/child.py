@@ -42,31 +42,41 @@ def serve(
     length: int,
     num_workers: int,
     num_batches: int,
-    max_batches: int | None,
+    pass_batches: int | None,
     seconds: tuple[float, float],
     step_s: float,
 ) -> dict[str, Any]:
-    """Speed, first batch, wait and processor time. Runs for at least num_batches and the first of `seconds`, so that
-    what was prefetched before does not count, and at most for the second. With max_batches all work since the start
-    counts: what is tokenised before the first batch comes is part of serving raw text."""
+    """Speed, first batch, wait and processor time.
+
+    The clock starts after the first batch and runs for at least num_batches and the first of `seconds`, so that what
+    was prefetched before does not count, and at most for the second. With pass_batches, for a peer that makes its
+    tokens while it serves, it runs from the very start over a whole pass: all of the tokenising counts, and no batch
+    that was tokenised before.
+    """
+
+    def start() -> Iterator[Any]:
+        return iter(module.batches(Corpus(**corpus), batch_size, length, num_workers))
+
     cpu, began = _cpu_seconds(), time.perf_counter()
-    stream = module.batches(Corpus(**corpus), batch_size, length, num_workers)
+    stream = start()
     first = [next(stream)]
     first_s = time.perf_counter() - began
-    least_s, most_s = seconds
-    count, elapsed = 0, 0.0
-    if max_batches is None:
-        cpu, began = _cpu_seconds(), time.perf_counter()
-    while count < num_batches or elapsed < least_s:
+    (least_s, most_s), count, elapsed = seconds, 1, first_s
+    if pass_batches is None:
+        cpu, began, count, elapsed = _cpu_seconds(), time.perf_counter(), 0, 0.0
+    while elapsed < most_s and (
+        count < num_batches or elapsed < least_s if pass_batches is None else count < pass_batches
+    ):
         batch = next(stream)
-        if count + 1 < NUM_COMPARED:
+        if len(first) < NUM_COMPARED:
             first.append(batch)
         count += 1
         elapsed = time.perf_counter() - began
-        if elapsed > most_s or count == max_batches:
-            break
     tokens = count * batch_size * length
     cpu = _cpu_seconds() - cpu
+    if pass_batches is not None:  # a second pass would find its tokens made
+        stream = start()
+        next(stream)
     waited = _wait(stream, step_s)
     return {
         "tokens_per_second": tokens / elapsed,

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +26,10 @@ from headrace.errors import PeerError, UsageError
 from headrace.recipes.prepare import prepare
 
 POLL_S = 0.2
-PEERS = "headrace.peers"
+CHILD = "headrace.peers.child"
+
+Say = Callable[[str, str], None]
+"""Told which peer is at work, and on what, so that whoever waits can see it."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,14 @@ class Peer:
 
     name: str
     module: str
-    """Of headrace.peers."""
+    """What a child process imports and measures."""
     package: str
     """Whose version is printed; its pip line when it is missing."""
     num_workers: int = 2
     other_workers: int = 1
     is_headrace: bool = False
-    one_pass: bool = False
-    """Whether only the first pass over the corpus is its own work."""
+    makes_tokens: bool = False
+    """Whether it tokenises while it serves: then its work is one whole pass, from the very start."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def run_peer(peer: Peer, kind: str, arguments: dict[str, Any], timeout_s: float)
     """Run one measurement of a peer; adds the most memory that it and its children had at once."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         result, errors = Path(folder) / "result.json", Path(folder) / "errors.txt"
-        command = [sys.executable, "-m", f"{PEERS}.child", kind, f"{PEERS}.{peer.module}", json.dumps(arguments)]
+        command = [sys.executable, "-m", CHILD, kind, peer.module, json.dumps(arguments)]
         with open(errors, "wb") as log:
             process = subprocess.Popen(
                 [*command, str(result)],

@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import PeerError
-from headrace.recipes.bench import Corpus, Peer, Result, begin, run_peer
+from headrace.recipes.bench import Corpus, Peer, Result, Say, begin, run_peer
 
 PEERS = [
-    Peer("headrace-cache", "loaders.headrace_cache", "headrace", is_headrace=True),
-    Peer("headrace-text", "loaders.headrace_text", "headrace", is_headrace=True, one_pass=True),
-    Peer("grain-threads", "loaders.grain_threads", "grain", num_workers=0, other_workers=0),
-    Peer("grain-processes", "loaders.grain_processes", "grain"),
-    Peer("tf.data", "loaders.tf_data", "tensorflow-cpu", num_workers=0, other_workers=1),
-    Peer("torch-0-workers", "loaders.torch_dataloader", "torch", num_workers=0, other_workers=1),
-    Peer("torch-2-workers", "loaders.torch_dataloader", "torch"),
-    Peer("hf-datasets", "loaders.hf_datasets", "datasets"),
-    Peer("mosaicml-streaming", "loaders.mosaic_streaming", "mosaicml-streaming"),
-    Peer("litdata", "loaders.lit_data", "litdata"),
+    Peer("headrace-cache", "headrace.peers.loaders.headrace_cache", "headrace", is_headrace=True),
+    Peer("headrace-text", "headrace.peers.loaders.headrace_text", "headrace", is_headrace=True, makes_tokens=True),
+    Peer("grain-threads", "headrace.peers.loaders.grain_threads", "grain", num_workers=0, other_workers=0),
+    Peer("grain-processes", "headrace.peers.loaders.grain_processes", "grain"),
+    Peer("tf.data", "headrace.peers.loaders.tf_data", "tensorflow-cpu", num_workers=0, other_workers=1),
+    Peer("torch-0-workers", "headrace.peers.loaders.torch_dataloader", "torch", num_workers=0, other_workers=1),
+    Peer("torch-2-workers", "headrace.peers.loaders.torch_dataloader", "torch"),
+    Peer("hf-datasets", "headrace.peers.loaders.hf_datasets", "datasets"),
+    Peer("mosaicml-streaming", "headrace.peers.loaders.mosaic_streaming", "mosaicml-streaming"),
+    Peer("litdata", "headrace.peers.loaders.lit_data", "litdata"),
 ]
 
 
@@ -35,14 +35,14 @@ class LoaderOptions:
     timeout_s: float = 120.0
 
 
-def bench_loaders(corpus: Corpus, peers: Sequence[Peer], options: LoaderOptions) -> Iterator[Result]:
+def bench_loaders(corpus: Corpus, peers: Sequence[Peer], options: LoaderOptions, say: Say) -> Iterator[Result]:
     """One result after the other, as each peer ends. headrace's ratio to a peer is in the peer's values."""
     ours: float | None = None
     for peer in peers:
         result = begin(peer)
         if result.status == "ok":
             try:
-                result.values = _measure(corpus, peer, options)
+                result.values = _measure(corpus, peer, options, say)
             except PeerError as problem:
                 result.status, result.message = "failed", str(problem)
         speed = result.values.get("tokens_per_second")
@@ -53,20 +53,23 @@ def bench_loaders(corpus: Corpus, peers: Sequence[Peer], options: LoaderOptions)
         yield result
 
 
-def _measure(corpus: Corpus, peer: Peer, options: LoaderOptions) -> dict[str, Any]:
+def _measure(corpus: Corpus, peer: Peer, options: LoaderOptions, say: Say) -> dict[str, Any]:
     shared: dict[str, Any] = {"corpus": asdict(corpus), "length": options.sequence_length}
+    say(peer.name, "prepares")
     prepared = run_peer(peer, "prepare", shared, options.timeout_s)
     shared["batch_size"] = options.batch_size
     in_one_pass = corpus.num_tokens // (options.batch_size * options.sequence_length)
     serving = {
         "num_workers": peer.num_workers,
         "num_batches": options.num_batches,
-        "max_batches": max(in_one_pass - 2, 1) if peer.one_pass else None,
+        "pass_batches": max(in_one_pass - 1, 1) if peer.makes_tokens else None,
         "seconds": (options.least_s, options.most_s),
         "step_s": options.step_ms / 1000,
     }
+    say(peer.name, "serves")
     values = run_peer(peer, "serve", {**shared, **serving}, options.timeout_s)
     workers = [peer.num_workers, peer.other_workers]
+    say(peer.name, "serves again, to compare the order")
     again, other = run_peer(peer, "order", {**shared, "num_workers": workers}, options.timeout_s)["orders"]
     first = values.pop("order")
     return {

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headrace.errors import PeerError
-from headrace.recipes.bench import Corpus, Peer, Result, begin, run_peer
+from headrace.recipes.bench import Corpus, Peer, Result, Say, begin, run_peer
 
 PEERS = [
-    Peer("headrace", "tokenize.headrace_encoder", "headrace", is_headrace=True),
-    Peer("gigatoken", "tokenize.giga", "gigatoken"),
-    Peer("hf-tokenizers", "tokenize.hf_tokenizers", "tokenizers"),
-    Peer("tiktoken", "tokenize.tik_token", "tiktoken"),
+    Peer("headrace", "headrace.peers.tokenize.headrace_encoder", "headrace", is_headrace=True),
+    Peer("gigatoken", "headrace.peers.tokenize.giga", "gigatoken"),
+    Peer("hf-tokenizers", "headrace.peers.tokenize.hf_tokenizers", "tokenizers"),
+    Peer("tiktoken", "headrace.peers.tokenize.tik_token", "tiktoken"),
 ]
 
 
-def bench_tokenize(corpus: Corpus, peers: Sequence[Peer], seconds: float = 2.0) -> Iterator[Result]:
+def bench_tokenize(corpus: Corpus, peers: Sequence[Peer], say: Say, seconds: float = 2.0) -> Iterator[Result]:
     """One result after the other; `same_ids` compares with the first peer that gave any."""
     ids: str | None = None
     ours: float | None = None
@@ -23,6 +23,7 @@ def bench_tokenize(corpus: Corpus, peers: Sequence[Peer], seconds: float = 2.0) 
     for peer in peers:
         result = begin(peer)
         if result.status == "ok":
+            say(peer.name, "encodes")
             try:
                 result.values = run_peer(peer, "tokenize", arguments, timeout_s=300)
             except PeerError as problem:

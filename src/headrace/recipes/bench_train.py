@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,15 @@ from headrace.errors import PeerError, UsageError
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
 from headrace.models.network import build
-from headrace.recipes.bench import Corpus, Peer, Result, begin, run_peer
+from headrace.recipes.bench import Corpus, Peer, Result, Say, begin, run_peer
 from headrace.recipes.config import Config, Layers
 from headrace.recipes.presets import PRESETS
 
 PEERS = [
-    Peer("headrace", "train.headrace_trainer", "headrace", is_headrace=True),
-    Peer("pytorch-loop", "train.pytorch_loop", "torch"),
-    Peer("hf-trainer", "train.hf_trainer", "transformers"),
-    Peer("jax", "train.jax_step", "jax"),
+    Peer("headrace", "headrace.peers.train.headrace_trainer", "headrace", is_headrace=True),
+    Peer("pytorch-loop", "headrace.peers.train.pytorch_loop", "torch"),
+    Peer("hf-trainer", "headrace.peers.train.hf_trainer", "transformers"),
+    Peer("jax", "headrace.peers.train.jax_step", "jax"),
 ]
 NUM_WARMUP_STEPS = 2
 LOSS_TOLERANCE = 2e-3
@@ -49,7 +49,7 @@ def bench_train(
     config: Config,
     num_steps: int,
     num_repeats: int,
-    on_run: Callable[[str, int], None] = lambda peer, repeat: None,
+    say: Say,
 ) -> list[Result]:
     """Peers take turns, so that a slow minute of the machine hits all of them; medians and spreads of the repeats."""
     job = _write_job(corpus, config, NUM_WARMUP_STEPS + num_steps)
@@ -61,7 +61,7 @@ def bench_train(
             result = results[peer.name]
             if result.status != "ok":
                 continue
-            on_run(peer.name, repeat)
+            say(peer.name, f"trains, run {repeat + 1} of {num_repeats}")
             try:
                 runs[peer.name].append(run_peer(peer, "train", {"job": job}, TIMEOUT_S))
             except PeerError as problem:

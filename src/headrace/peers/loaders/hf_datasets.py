@@ -7,13 +7,13 @@ import torch
 from datasets import Dataset, load_from_disk
 from torch.utils.data import DataLoader
 
+from headrace.peers.loaders.windows import all_windows
 from headrace.recipes.bench import Corpus
 
 
 def prepare(corpus: Corpus, length: int) -> None:
-    tokens = np.memmap(corpus.tokens, np.uint16, "r")
-    rows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]
-    Dataset.from_dict({"tokens": list(np.ascontiguousarray(rows))}).save_to_disk(f"{corpus.folder}/arrow")
+    rows = np.ascontiguousarray(all_windows(corpus.tokens, length))
+    Dataset.from_dict({"tokens": list(rows)}).save_to_disk(f"{corpus.folder}/arrow")
 
 
 def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:

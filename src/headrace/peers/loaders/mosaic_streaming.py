@@ -7,13 +7,13 @@ from streaming import MDSWriter, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
 from torch.utils.data import DataLoader
 
+from headrace.peers.loaders.windows import all_windows
 from headrace.recipes.bench import Corpus
 
 
 def prepare(corpus: Corpus, length: int) -> None:
-    tokens = np.memmap(corpus.tokens, np.uint16, "r")
     with MDSWriter(out=f"{corpus.folder}/mds", columns={"tokens": f"ndarray:uint16:{length + 1}"}) as writer:
-        for row in np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]:
+        for row in all_windows(corpus.tokens, length):
             writer.write({"tokens": np.ascontiguousarray(row)})
 
 

@@ -3,8 +3,7 @@
 import os
 from collections.abc import Iterator
 
-import numpy as np
-
+from headrace.peers.loaders.windows import all_windows
 from headrace.recipes.bench import Corpus
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -13,8 +12,7 @@ import tensorflow as tf
 
 def prepare(corpus: Corpus, length: int) -> None:
     """Rows of length + 1 tokens as fixed-length records."""
-    rows = np.lib.stride_tricks.sliding_window_view(np.memmap(corpus.tokens, np.uint16, "r"), length + 1)
-    rows[::length].tofile(f"{corpus.folder}/records.bin")
+    all_windows(corpus.tokens, length).tofile(f"{corpus.folder}/records.bin")
 
 
 def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:

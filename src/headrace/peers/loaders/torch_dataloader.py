@@ -1,4 +1,8 @@
-"""torch's DataLoader over a map-style dataset, as its tutorial writes it."""
+"""torch's DataLoader as its tutorial "Datasets & DataLoaders" has it: a map-style dataset and the default collation.
+
+One row at a time through `__getitem__`, nothing vectorised by us: the optional `Dataset.__getitems__` is in the
+reference but in no tutorial. Rows stay uint16, as for every peer here; the int64 of an embedding would cost it more.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a user of torch or Grain writes for tokens in a file: one window by index, from a memory map."""
+"""Windows of length + 1 tokens over a file of them: what peers read by index, or write in a format of their own."""
 
 from typing import Any, SupportsIndex
 
@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 
 class Windows:
+    """What a user of torch or Grain writes for tokens in a file: one window by index, from a memory map."""
+
     def __init__(self, path: str, length: int) -> None:
         self._path, self._length = path, length
         self._tokens: npt.NDArray[np.uint16] | None = None
@@ -20,3 +22,8 @@ class Windows:
             self._tokens = np.memmap(self._path, np.uint16, "r")
         start = index.__index__() * self._length
         return np.array(self._tokens[start : start + self._length + 1])
+
+
+def all_windows(path: str, length: int) -> npt.NDArray[np.uint16]:
+    """Every window in corpus order, as a view of the mapped file."""
+    return np.lib.stride_tricks.sliding_window_view(np.memmap(path, np.uint16, "r"), length + 1)[::length]
