@@ -139,6 +139,7 @@ def test_any_number_of_processes_is_the_same_run(corpus: Path, tmp_path: Path, n
         for alone, together in zip(*metrics, strict=True):
             assert alone["tokens"] == together["tokens"]
             assert together["seconds"]["data wait"] >= together["data_wait_mean_s"] - 1e-6
+            assert ("aggregation" in together["seconds"]) == (sharding == "ddp")
         summaries = [json.loads((run / "summary.json").read_text()) for run in (one, many)]
         assert summaries[0]["validation_loss"] == pytest.approx(summaries[1]["validation_loss"], abs=1e-4)
 
@@ -231,8 +232,10 @@ def test_a_signal_to_any_process_saves_once_and_exits_with_3(corpus: Path, tmp_p
         assert not cores[0] & cores[1], "each process has cores of its own"
 
 
-def test_a_killed_rank_is_named_by_the_others(corpus: Path, tmp_path: Path) -> None:
-    values = settings(corpus, tmp_path / "run", **{"training.max_steps": 100_000, "run.processes": 2})
+@pytest.mark.parametrize("sharding", ["ddp", pytest.param("fsdp", marks=pytest.mark.soak)])
+def test_a_killed_rank_is_named_by_the_others(corpus: Path, tmp_path: Path, sharding: str) -> None:
+    changes = {"training.max_steps": 100_000, "run.processes": 2, "run.sharding": sharding}
+    values = settings(corpus, tmp_path / "run", **changes)
     with start([sys.executable], values) as launcher:
         wait_for_steps(tmp_path / "run", 3)
         victim = process_of(launcher, 1)
@@ -241,6 +244,18 @@ def test_a_killed_rank_is_named_by_the_others(corpus: Path, tmp_path: Path) -> N
     assert launcher.returncode == 1
     assert f"rank 0 of 2 lost rank 1 (process {victim.pid}, which has ended) while" in " ".join(said.split())
     assert "rank 1 was ended by SIGKILL" in said
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_a_rank_that_hangs_is_not_waited_for_forever(corpus: Path, tmp_path: Path, sharding: str) -> None:
+    changes = {"training.max_steps": 100_000, "run.processes": 2, "run.sharding": sharding, "run.timeout_seconds": 5}
+    with start([sys.executable], settings(corpus, tmp_path / "run", **changes)) as launcher:
+        wait_for_steps(tmp_path / "run", 3)
+        process_of(launcher, 1).send_signal(signal.SIGSTOP)
+        _, said = launcher.communicate(timeout=90)  # torchrun gives the one that hangs 30 s to end by itself
+    assert launcher.returncode == 1
+    assert "rank 0 of 2 lost another rank (it hangs, or it is on another machine) while" in " ".join(said.split())
 
 
 @pytest.mark.soak

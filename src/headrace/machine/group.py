@@ -35,6 +35,8 @@ class Group:
     world_size = 1
     local_world_size = 1
     """Processes on this machine."""
+    machine = 0
+    num_machines = 1
     is_local_main = True
     """The one that works for all on its machine."""
 
@@ -47,6 +49,9 @@ class Group:
     def is_main(self) -> bool:
         """The one that writes and speaks."""
         return self.rank == 0
+
+    def keep_to_own_cores(self) -> None:
+        """From now on, if nobody else shares the cores out."""
 
     def gather(self, values: list[float], doing: str) -> list[list[float]]:
         """The values of every process, by rank."""
@@ -80,15 +85,15 @@ class Joined(Group):
         self._c10d = torch.distributed
         self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self.is_local_main = local_rank == 0
+        self.machine = int(os.environ.get("GROUP_RANK", "0"))
+        self.num_machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        self._local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.is_local_main = self._local_rank == 0
         self._num_cores = share_of_cores(self.local_world_size)  # before it is pinned to them
-        if PINNED in os.environ:
-            stay_on(core_group(usable_cores(), local_rank, self.local_world_size))
         self._timeout = timedelta(seconds=timeout_s)
         self._processes: list[list[float]] = []
         if torch.cuda.is_available():
-            torch.cuda.set_device(local_rank)
+            torch.cuda.set_device(self._local_rank)
         self._join()
         self._quick = self._c10d.new_group(backend="gloo", timeout=self._timeout)
         self._patient = self._c10d.new_group(backend="gloo", timeout=PATIENCE)
@@ -97,6 +102,10 @@ class Joined(Group):
     @property
     def num_cores(self) -> int:
         return self._num_cores
+
+    def keep_to_own_cores(self) -> None:
+        if PINNED in os.environ:
+            stay_on(core_group(usable_cores(), self._local_rank, self.local_world_size))
 
     def _join(self) -> None:
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"

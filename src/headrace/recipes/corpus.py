@@ -7,7 +7,7 @@ from headrace.data.sizes import parse_bytes
 from headrace.data.sources import as_sources, standard_library
 from headrace.machine.group import Group
 from headrace.recipes.config import Config
-from headrace.recipes.prepare import prepare
+from headrace.recipes.prepare import plan, prepare, prepare_share
 
 
 def tokenizer_spec(config: Config) -> str:
@@ -18,14 +18,24 @@ def tokenizer_spec(config: Config) -> str:
 
 
 def prepare_corpus(config: Config, group: Group) -> None:
-    """One process for all of its machine; rank 0 first, so that machines may share the folder or have their own."""
-    data = config.data
-    sources = as_sources(list(data.sources) or standard_library())
+    """One process for all of its machine: a share each, then rank 0 seals the whole, then whoever has another folder.
+
+    Machines may share the folder, and find done what others did, or have their own, and do the rest themselves.
+    """
+    sources = as_sources(list(config.data.sources) or standard_library())
+    tokenizer, folder = tokenizer_spec(config), config.data.cache_dir or None
+    if group.num_machines > 1:
+        if group.is_main:
+            plan(sources, tokenizer, folder)
+        group.wait_for_all("waiting for rank 0 to plan the corpus")
+        if group.is_local_main:
+            prepare_share(sources, tokenizer, folder, group.machine, group.num_machines)
+        group.wait_for_all("waiting for each machine to prepare its share of the corpus")
     if group.is_main:
-        prepare(sources, tokenizer_spec(config), data.cache_dir or None)
+        prepare(sources, tokenizer, folder)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
-        prepare(sources, tokenizer_spec(config), data.cache_dir or None)
+        prepare(sources, tokenizer, folder)
     group.wait_for_all("waiting for each machine to prepare the corpus")
 
 

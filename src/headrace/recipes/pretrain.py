@@ -174,7 +174,8 @@ class Pretraining:
             check_batch_size(config, group.world_size)
         check_sharding(config)
         if group.world_size > 1:
-            prepare_corpus(config, group)
+            prepare_corpus(config, group)  # with all cores of a machine
+            group.keep_to_own_cores()
         self.loader = stack.enter_context(training_loader(config, group))
         check_same_corpus(self.loader.state(), group)
         self._batches: BatchStream = self._given_batches or self.loader
