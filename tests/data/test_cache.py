@@ -13,8 +13,10 @@ import pytest
 import headrace as hr
 from headrace.data.build import Builder, Progress
 from headrace.data.plan import plan_cache
+from headrace.data.segments import share_of_segments
 from headrace.data.sources import as_sources
 from headrace.errors import CacheError
+from headrace.recipes.prepare import plan, prepare_share
 from tests.conftest import make_text
 
 pytestmark = pytest.mark.usefixtures("small_scale")
@@ -291,3 +293,30 @@ def test_a_loader_outlives_one_new_version_of_its_corpus(tmp_path: Path) -> None
         hr.prepare([tmp_path / "a.txt"], tokenizer="byte", out=tmp_path / "cache")
         for _ in range(loader.steps_per_epoch):
             next(loader)
+
+
+def test_shares_are_built_apart_and_found_together(tmp_path: Path) -> None:
+    """Every segment belongs to one share; the build of the whole then has nothing to tokenise, and is the usual one."""
+    folder = folder_of_files(tmp_path / "corpus")
+    (folder / "large.txt").write_text(make_text(60_000, seed=1))
+    (folder / "packed.txt.gz").write_bytes(gzip.compress(make_text(40_000, seed=2).encode()))
+    alone, done = prepare([folder], tmp_path / "alone")
+    shares = [share_of_segments(alone.segments, number, 3) for number in range(3)]
+    assert sorted(index for share in shares for index in share) == list(range(len(alone.segments)))
+    streams = {index for index, segment in enumerate(alone.segments) if segment.kind == "stream"}
+    assert len(streams) > 1 and sum(bool(share & streams) for share in shares) == 1
+    threads = [
+        threading.Thread(target=prepare_share, args=([folder], "bpe:500", tmp_path / "together", number, 3))
+        for number in range(3)
+    ]
+    plan([folder], "bpe:500", tmp_path / "together")
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(CacheError, match="not finished"):
+        hr.Cache.open(tmp_path / "together")
+    together, progress = prepare([folder], tmp_path / "together")
+    assert done.tokenised_bytes > 0
+    assert progress.tokenised_bytes == 0
+    assert contents(together.path) == contents(alone.path)

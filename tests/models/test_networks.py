@@ -17,8 +17,6 @@ from headrace.models.counts import count
 from headrace.models.loss import head_loss
 from headrace.models.network import KeyValueCache, build, document_positions
 from headrace.training.checkpoint import Checkpoints
-from headrace.training.config import TrainingConfig
-from headrace.training.optimizer import Optimizer
 from tests.conftest import make_text
 
 SHAPES: list[dict[str, Any]] = [
@@ -44,7 +42,7 @@ def test_transformers_gives_the_same_logits_and_ids(tmp_path: Path, shape: dict[
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    folder = Checkpoints(tmp_path).save(1, network, Optimizer(network, TrainingConfig()), tokenizer, {}, True)
+    folder = Checkpoints(tmp_path).save(1, network, {}, tokenizer, {}, True)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokens = torch.randint(400, (3, 32), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():

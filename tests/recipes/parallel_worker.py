@@ -15,6 +15,7 @@ from unittest.mock import patch
 from headrace.machine import group as groups
 from headrace.recipes import pretrain
 from headrace.recipes.config import Layers
+from headrace.training.pieces import local
 from headrace.training.step import TokenBatch, TrainStep
 
 
@@ -48,7 +49,16 @@ def train(settings: dict[str, Any], stop_at: int | None = None, is_asking: bool 
     ):
         for info in pretraining.steps():
             done = info.step
+        _write_state_bytes(pretraining)
     return rows
+
+
+def _write_state_bytes(pretraining: pretrain.Pretraining) -> None:
+    """What this process keeps of the optimizer's state."""
+    states = [state for rule in pretraining.optimizer.rules for state in rule.state.values()]
+    held = [local(value) for state in states for value in state.values()]
+    path = pretraining.folder.path / f"state-bytes-{pretraining.group.rank}.json"
+    path.write_text(json.dumps(sum(tensor.nbytes for tensor in held)))
 
 
 def main() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,11 +17,13 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from headrace.errors import TrainingError, UsageError
+from headrace.machine.cores import usable_cores
 from headrace.machine.group import Group, Joined
 from headrace.recipes.config import Config
-from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus
+from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus, check_sharding
 from tests.conftest import make_text
 from tests.recipes.parallel_worker import train
 
@@ -32,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "gpt2-accumulating": {"model.arch": "gpt2", "training.micro_batch_size": 1},
     "masked-untied": {"data.packing": "document", "model.tie_embeddings": False, "training.micro_batch_size": 2},
 }
+SHARDINGS = ("ddp", "fsdp")
 
 
 @pytest.fixture(autouse=True)
@@ -112,32 +117,74 @@ def test_any_number_of_processes_is_the_same_run(corpus: Path, tmp_path: Path, n
         if name == "masked-untied" and 12 // num_processes % 2:
             fitting = {"training.micro_batch_size": 1}
         rows[name] = train(settings(corpus, tmp_path / f"{name}-alone", **changes))
-        together = settings(corpus, tmp_path / f"{name}-together", **{**changes, **fitting})
-        cases.append({"settings": together, "stop_at": None})
+        for sharding in SHARDINGS:
+            together = {**changes, **fitting, "run.sharding": sharding}
+            cases.append({"settings": settings(corpus, tmp_path / f"{name}-{sharding}", **together), "stop_at": None})
 
-    # Elastic: 1 process, then several (where the last rank alone asks to stop), then 1 again.
-    elastic = settings(corpus, tmp_path / "elastic")
+    # Elastic: 1 process, then several with pieces (where the last rank alone asks to stop), then 1 again.
+    elastic = settings(corpus, tmp_path / "elastic", **{"run.sharding": "fsdp"})
     first = train(elastic, stop_at=7)
     elastic["run.resume"] = True
     cases.append({"settings": elastic, "stop_at": 30})
     torchrun(num_processes, cases, tmp_path)
     last = train(elastic)
 
-    for name in CASES:
-        one, many = tmp_path / f"{name}-alone", tmp_path / f"{name}-together"
+    for name, sharding in itertools.product(CASES, SHARDINGS):
+        one, many = tmp_path / f"{name}-alone", tmp_path / f"{name}-{sharding}"
         assert rows_together(many, 50, num_processes) == rows[name]
-        assert largest_difference(one, many) < 1e-4, name
+        assert largest_difference(one, many) < 1e-4, many.name
         metrics = [
             [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, many)
         ]
         for alone, together in zip(*metrics, strict=True):
             assert alone["tokens"] == together["tokens"]
             assert together["seconds"]["data wait"] >= together["data_wait_mean_s"] - 1e-6
+            assert ("aggregation" in together["seconds"]) == (sharding == "ddp")
         summaries = [json.loads((run / "summary.json").read_text()) for run in (one, many)]
         assert summaries[0]["validation_loss"] == pytest.approx(summaries[1]["validation_loss"], abs=1e-4)
 
     assert first + rows_together(tmp_path / "elastic", 23, num_processes) + last == rows["qwen3"]
     assert largest_difference(tmp_path / "elastic", tmp_path / "qwen3-alone") < 1e-3
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("arch", ["qwen3", "gpt2"])
+def test_elastic_through_all_strategies(corpus: Path, tmp_path: Path, arch: str) -> None:
+    """Stopped at random steps and resumed by another number of processes with another strategy."""
+    values = settings(corpus, tmp_path / "elastic", **{"model.arch": arch})
+    whole = train({**values, "run.out": str(tmp_path / "whole")})
+    stops = sorted(random.Random(arch).sample(range(5, 46), 4))
+    rows = train(values, stop_at=stops[0])
+    values["run.resume"] = True
+    stages = zip((2, 3, 2), ("ddp", "fsdp", "ddp"), itertools.pairwise(stops), strict=True)
+    for num_processes, sharding, (begin, end) in stages:
+        torchrun(num_processes, [{"settings": {**values, "run.sharding": sharding}, "stop_at": end}], tmp_path)
+        rows += rows_together(tmp_path / "elastic", end - begin, num_processes)
+    rows += train(values)
+    assert rows == whole
+    assert largest_difference(tmp_path / "elastic", tmp_path / "whole") < 1e-3
+
+
+def test_each_process_keeps_its_piece_of_the_state(corpus: Path, tmp_path: Path) -> None:
+    """And the files of a checkpoint are those of a process alone."""
+    values = settings(corpus, tmp_path / "alone", **{"training.max_steps": 3, "training.evaluate_every": 3})
+    train(values)
+    pieces = {**values, "run.out": str(tmp_path / "pieces"), "run.sharding": "fsdp"}
+    torchrun(2, [{"settings": pieces, "stop_at": None}], tmp_path)
+    sizes = [json.loads((tmp_path / "pieces" / f"state-bytes-{rank}.json").read_text()) for rank in (0, 1)]
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        alone, together = (load_file(tmp_path / run / "checkpoints" / "last" / file) for run in ("alone", "pieces"))
+        assert alone.keys() == together.keys()
+        for name, tensor in alone.items():
+            torch.testing.assert_close(tensor, together[name], atol=1e-4, rtol=1e-3)
+    whole = sum(tensor.nbytes for tensor in alone.values())
+    assert all(size < 0.55 * whole for size in sizes)
+
+
+def test_compiled_code_and_pieces_are_refused_together() -> None:
+    config = Config.model_validate({"training": {"compile": True}, "run": {"sharding": "fsdp"}})
+    with pytest.raises(UsageError, match=r"training\.compile does not work with run\.sharding=fsdp"):
+        check_sharding(config)
 
 
 # Processes that are stopped and killed
@@ -169,6 +216,7 @@ def test_a_signal_to_any_process_saves_once_and_exits_with_3(corpus: Path, tmp_p
     values = settings(corpus, run, **{"training.max_steps": 100_000, "run.processes": 2})
     with start([sys.executable], values) as launcher:
         wait_for_steps(run, 5)
+        cores = [set(process_of(launcher, rank).cpu_affinity()) for rank in (0, 1)]
         if whom == "a rank":
             process_of(launcher, 1).send_signal(signal.SIGTERM)
         else:
@@ -180,10 +228,14 @@ def test_a_signal_to_any_process_saves_once_and_exits_with_3(corpus: Path, tmp_p
     assert state["step"] == len(losses(run)) == state["loader"]["step"]
     assert state["processes"] == 2
     assert not (run / "run.lock").exists()
+    if len(usable_cores()) > 1:
+        assert not cores[0] & cores[1], "each process has cores of its own"
 
 
-def test_a_killed_rank_is_named_by_the_others(corpus: Path, tmp_path: Path) -> None:
-    values = settings(corpus, tmp_path / "run", **{"training.max_steps": 100_000, "run.processes": 2})
+@pytest.mark.parametrize("sharding", ["ddp", pytest.param("fsdp", marks=pytest.mark.soak)])
+def test_a_killed_rank_is_named_by_the_others(corpus: Path, tmp_path: Path, sharding: str) -> None:
+    changes = {"training.max_steps": 100_000, "run.processes": 2, "run.sharding": sharding}
+    values = settings(corpus, tmp_path / "run", **changes)
     with start([sys.executable], values) as launcher:
         wait_for_steps(tmp_path / "run", 3)
         victim = process_of(launcher, 1)
@@ -192,6 +244,18 @@ def test_a_killed_rank_is_named_by_the_others(corpus: Path, tmp_path: Path) -> N
     assert launcher.returncode == 1
     assert f"rank 0 of 2 lost rank 1 (process {victim.pid}, which has ended) while" in " ".join(said.split())
     assert "rank 1 was ended by SIGKILL" in said
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_a_rank_that_hangs_is_not_waited_for_forever(corpus: Path, tmp_path: Path, sharding: str) -> None:
+    changes = {"training.max_steps": 100_000, "run.processes": 2, "run.sharding": sharding, "run.timeout_seconds": 5}
+    with start([sys.executable], settings(corpus, tmp_path / "run", **changes)) as launcher:
+        wait_for_steps(tmp_path / "run", 3)
+        process_of(launcher, 1).send_signal(signal.SIGSTOP)
+        _, said = launcher.communicate(timeout=90)  # torchrun gives the one that hangs 30 s to end by itself
+    assert launcher.returncode == 1
+    assert "rank 0 of 2 lost another rank (it hangs, or it is on another machine) while" in " ".join(said.split())
 
 
 @pytest.mark.soak

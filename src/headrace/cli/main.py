@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from headrace import __version__
-from headrace.cli import bench, display, machine, plan, report, training, tune
+from headrace.cli import bench, display, machine, plan, report, scale, training, tune
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
 from headrace.data.sizes import parse_bytes
@@ -150,6 +150,7 @@ app.command()(training.config)
 app.command()(machine.machine)
 app.command()(plan.plan)
 app.command()(tune.tune)
+app.command()(scale.scale)
 app.command()(report.report)
 app.add_typer(bench.app, name="bench")
 

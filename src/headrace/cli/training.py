@@ -19,7 +19,7 @@ from headrace.generation.generate import Sampling
 from headrace.machine.group import is_joined
 from headrace.recipes.config import Config, Layers, all_keys, parse_override, read_config_file
 from headrace.recipes.generate import read_run_config, stream_text
-from headrace.recipes.parallel import check_batch_size, launch
+from headrace.recipes.parallel import best_processes, check_batch_size, launch
 from headrace.recipes.presets import PRESETS
 from headrace.recipes.pretrain import Pretraining
 
@@ -75,9 +75,11 @@ def train(
     if force:
         layers.add({"run.force": True}, "--force")
     config = layers.build()
-    if config.run.processes > 1 and not is_joined():
-        check_batch_size(config, config.run.processes)
-        raise typer.Exit(launch(config.run.processes, sys.argv[1:]))
+    if not is_joined():
+        num_processes = _num_processes(config)
+        if num_processes > 1:
+            check_batch_size(config, num_processes)
+            raise typer.Exit(launch(num_processes, sys.argv[1:]))
     stop = _StopRequest()
     with Pretraining(config, stop.is_set) as pretraining:
         if not pretraining.group.is_main:
@@ -93,6 +95,13 @@ def train(
         if run.was_stopped:
             display.err.print(f"stopped and saved. Go on with: headrace train --resume {run.folder}")
             raise typer.Exit(EXIT_STOPPED)
+
+
+def _num_processes(config: Config) -> int:
+    if config.run.processes != "auto":
+        return config.run.processes
+    with display.spinner("Measuring whether threads or processes are faster"):
+        return best_processes(config)
 
 
 def _follow(pretraining: Pretraining) -> None:

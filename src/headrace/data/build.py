@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 import psutil
@@ -61,7 +61,9 @@ class Builder:
         num_workers: int | None = None,
         memory_budget: int | None = None,
         in_background: bool = False,
+        only: Container[int] | None = None,
     ) -> None:
+        """`only`: the segments to build. The rest is somebody else's, and so is the manifest."""
         check_memory_budget(memory_budget)
         budget = memory_budget or DEFAULT_MEMORY_BYTES
         self.cache = cache
@@ -73,6 +75,7 @@ class Builder:
         self._lock = threading.Lock()
         self._reader = Reader(cache.sources)
         self._reuse = Reuse(cache)
+        self._only = only
         self._pending: list[int] = []
         self.set_order(range(len(cache.segments)))
         self._taken: set[int] = set()
@@ -94,12 +97,13 @@ class Builder:
 
     def set_order(self, order: Iterable[int]) -> None:
         """Which segments to build first; must name them all."""
-        self._pending = [index for index in order if not self.cache.has(index)][::-1]
+        mine = [index for index in order if self._only is None or index in self._only]
+        self._pending = [index for index in mine if not self.cache.has(index)][::-1]
 
     def start(self) -> None:
         """Start the workers; with nothing to do, the cache is sealed at once."""
         if not self._pending:
-            if (self.cache.path / PARTIAL).exists():
+            if self.cache.is_complete and (self.cache.path / PARTIAL).exists():
                 self._seal()
             return
         for number in range(self.num_workers):
@@ -108,13 +112,13 @@ class Builder:
             thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until everything is sealed (True) or the time is up (False). A failure is raised."""
+        """Wait until everything that is to be built is sealed (True) or the time is up (False). A failure is raised."""
         # Not Thread.join: interrupted by a signal, it would take a running thread for a finished one (Python 3.11).
         if self._threads and not self._finished.wait(timeout):
             return False
         if self.failure is not None:
             raise self.failure
-        if not self.cache.is_complete:
+        if not self.cache.is_complete and self._only is None:
             self.cache.require(range(len(self.cache.segments)))
         return True
 

@@ -105,6 +105,18 @@ def plan_segments(sources: Sequence[Source]) -> list[Segment]:
     return segments
 
 
+def share_of_segments(segments: Sequence[Segment], number: int, num_shares: int) -> set[int]:
+    """The segments of one of so many builders, spread over the corpus; a compressed file is read by one of them."""
+    share: set[int] = set()
+    num_units = 0
+    for index, segment in enumerate(segments):
+        if segment.kind != "stream" or segment.ordinal == 0:
+            num_units += 1
+        if (num_units - 1) % num_shares == number:
+            share.add(index)
+    return share
+
+
 def corpus_hash(segments: Sequence[Segment]) -> str:
     """Identifies what order depends on: the segments and their sizes, but not where on the disk they lie."""
     shape = ";".join(f"{s.source},{s.kind},{s.ordinal},{s.nbytes}" for s in segments)

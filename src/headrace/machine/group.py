@@ -20,8 +20,11 @@ import psutil
 import torch
 
 from headrace.errors import TrainingError
+from headrace.machine.cores import core_group, share_of_cores, stay_on, usable_cores
 
 Value = TypeVar("Value")
+PINNED = "HEADRACE_PINNED"
+"""Set in the environment: each process keeps to its own group of cores, because nobody else shares them out."""
 PATIENCE = timedelta(days=7)  # for work that only one process does: a corpus is prepared, a checkpoint is written
 
 
@@ -32,13 +35,23 @@ class Group:
     world_size = 1
     local_world_size = 1
     """Processes on this machine."""
+    machine = 0
+    num_machines = 1
     is_local_main = True
     """The one that works for all on its machine."""
+
+    @property
+    def num_cores(self) -> int:
+        """This process's share of its machine's."""
+        return share_of_cores(1)
 
     @property
     def is_main(self) -> bool:
         """The one that writes and speaks."""
         return self.rank == 0
+
+    def keep_to_own_cores(self) -> None:
+        """From now on, if nobody else shares the cores out."""
 
     def gather(self, values: list[float], doing: str) -> list[list[float]]:
         """The values of every process, by rank."""
@@ -72,16 +85,27 @@ class Joined(Group):
         self._c10d = torch.distributed
         self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self.is_local_main = local_rank == 0
+        self.machine = int(os.environ.get("GROUP_RANK", "0"))
+        self.num_machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        self._local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.is_local_main = self._local_rank == 0
+        self._num_cores = share_of_cores(self.local_world_size)  # before it is pinned to them
         self._timeout = timedelta(seconds=timeout_s)
         self._processes: list[list[float]] = []
         if torch.cuda.is_available():
-            torch.cuda.set_device(local_rank)
+            torch.cuda.set_device(self._local_rank)
         self._join()
         self._quick = self._c10d.new_group(backend="gloo", timeout=self._timeout)
         self._patient = self._c10d.new_group(backend="gloo", timeout=PATIENCE)
         self._processes = self.gather([float(os.getpid()), _host()], "starting")
+
+    @property
+    def num_cores(self) -> int:
+        return self._num_cores
+
+    def keep_to_own_cores(self) -> None:
+        if PINNED in os.environ:
+            stay_on(core_group(usable_cores(), self._local_rank, self.local_world_size))
 
     def _join(self) -> None:
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
@@ -154,16 +178,6 @@ def is_joined() -> bool:
 def join(timeout_s: float) -> Group:
     """The group that torchrun's environment describes; without one, this process alone."""
     return Joined(timeout_s) if is_joined() else ALONE
-
-
-def share_of_cores(num_processes: int) -> int:
-    """Threads for each of so many processes on this machine.
-
-    >>> share_of_cores(10_000)
-    1
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // num_processes)
 
 
 def _host() -> float:

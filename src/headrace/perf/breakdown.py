@@ -10,6 +10,8 @@ COMPUTE = ("forward", "backward")
 NEAR_PEAK_PERCENT = 60.0
 REMEDIES = {
     "data wait": "Prepare the corpus first, raise data.num_workers or data.prefetch_batches, or use a faster disk.",
+    "aggregation": "Take larger batches (fewer updates for the same tokens), fewer processes with more threads each,"
+    " or a faster network between them.",
     "optimizer": "Take larger batches (fewer updates for the same tokens), or training.optimizer=adamw.",
     "evaluation": "Raise training.evaluate_every, or lower training.evaluation_tokens.",
     "checkpointing": "Raise training.save_every, or write to a faster disk.",

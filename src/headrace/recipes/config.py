@@ -8,7 +8,7 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -30,8 +30,11 @@ class RunConfig(BaseModel):
     """auto: continue if the run directory has a checkpoint."""
     force: bool = False
     """Start even where the memory that is free is predicted not to be enough."""
-    processes: int = Field(default=1, ge=1)
-    """Processes on this machine that train together; torchrun's number, under torchrun."""
+    processes: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    """Processes on this machine that train together; auto: as many as are measured to be fastest, each with its share
+    of the cores. torchrun's number, under torchrun."""
+    sharding: Literal["ddp", "fsdp"] = "ddp"
+    """ddp: every process has the whole model. fsdp: each has its piece of the model and of the optimizer's state."""
     timeout_seconds: float = Field(default=300, gt=0)
     """How long a process waits for the others before it gives up."""
     tensorboard: bool = False

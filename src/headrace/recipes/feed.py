@@ -1,4 +1,4 @@
-"""The loaders of a configuration: the training part, and the validation part of the same text or of another."""
+"""The text of a configuration: prepared once for all processes, and read by loaders for training and validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from headrace.data.sizes import parse_bytes
 from headrace.data.sources import Source, as_sources, standard_library
 from headrace.data.tokenizers import Tokenizer
 from headrace.errors import UsageError
+from headrace.machine.group import Group
 from headrace.recipes.config import Config
+from headrace.recipes.prepare import plan, prepare, prepare_share
 
 
 def training_sources(config: Config) -> list[Source]:
@@ -22,6 +24,27 @@ def tokenizer_spec(config: Config) -> str:
     data = config.data
     data.tokenizer = data.tokenizer or f"bpe:{config.model.vocab_size or 4096}"
     return data.tokenizer
+
+
+def prepare_corpus(config: Config, group: Group) -> None:
+    """One process for all of its machine: a share each, then rank 0 seals the whole, then whoever has another folder.
+
+    Machines may share the folder, and find done what others did, or have their own, and do the rest themselves.
+    """
+    sources, tokenizer, folder = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
+    if group.num_machines > 1:
+        if group.is_main:
+            plan(sources, tokenizer, folder)
+        group.wait_for_all("waiting for rank 0 to plan the corpus")
+        if group.is_local_main:
+            prepare_share(sources, tokenizer, folder, group.machine, group.num_machines)
+        group.wait_for_all("waiting for each machine to prepare its share of the corpus")
+    if group.is_main:
+        prepare(sources, tokenizer, folder)
+    group.wait_for_all("waiting for rank 0 to prepare the corpus")
+    if group.is_local_main and not group.is_main:
+        prepare(sources, tokenizer, folder)
+    group.wait_for_all("waiting for each machine to prepare the corpus")
 
 
 def open_training(config: Config, rank: int = 0, world_size: int = 1) -> Loader:

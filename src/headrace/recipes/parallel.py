@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import sys
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import psutil
 
 from headrace.errors import TrainingError, UsageError
 from headrace.files import canonical_json, digest
-from headrace.machine.group import Group
-from headrace.recipes.config import Config
+from headrace.machine.cores import usable_cores
+from headrace.machine.group import PINNED, Group
+from headrace.recipes.config import Config, RunConfig
+from headrace.recipes.scale import Way, remember, remembered_scaling, scale, ways_for_all
 
 
 def check_batch_size(config: Config, num_processes: int) -> None:
@@ -32,10 +37,16 @@ def check_batch_size(config: Config, num_processes: int) -> None:
     )
 
 
+def check_sharding(config: Config) -> None:
+    """Compiled code does not call the hooks that bring the pieces of the weights together."""
+    if config.run.sharding == "fsdp" and config.training.compile:
+        raise UsageError("training.compile does not work with run.sharding=fsdp; leave one of them out")
+
+
 def check_same_config(config: Config, group: Group) -> None:
     """The places of files may differ between machines; what is computed may not."""
     values = config.model_dump(exclude={"run": True, "data": {"sources", "validation_sources", "cache_dir"}})
-    _check_same(canonical_json(values), group, "the configuration")
+    _check_same(canonical_json({**values, "sharding": config.run.sharding}), group, "the configuration")
 
 
 def check_same_corpus(loader_state: dict[str, object], group: Group) -> None:
@@ -53,13 +64,46 @@ def _check_same(text: str, group: Group, what: str) -> None:
         )
 
 
+def best_processes(config: Config) -> int:
+    """How many processes `run.processes=auto` means: as before if the run goes on, else as measured here."""
+    before = _recorded_processes(config.run) if config.run.resume else None
+    if before is not None:
+        return before
+    ways = ways_for_all(len(usable_cores()), config.training.batch_size)
+    if len(ways) == 1:
+        return ways[0].processes
+    speeds = _known_speeds(remembered_scaling(config))
+    if not speeds.keys() >= set(ways):
+        scaling = scale(config, ways, num_steps=1, num_repeats=2)
+        remember(config, scaling)
+        speeds = _known_speeds(scaling.as_json())
+    return max(ways, key=lambda way: speeds[way]).processes
+
+
+def _recorded_processes(run: RunConfig) -> int | None:
+    try:
+        saved = json.loads((Path(run.out) / "config.json").read_text(encoding="utf-8"))
+        return int(saved["run"]["processes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _known_speeds(scaling: dict[str, Any] | None) -> dict[Way, float]:
+    measured = scaling["measured"] if scaling else []
+    return {Way(way["processes"], way["threads"]): way["tokens_per_second"] for way in measured}
+
+
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
-    """Run `headrace ARGUMENTS` in so many processes by torchrun's launcher; the exit code of the first that failed."""
+    """Run `headrace ARGUMENTS` in so many processes by torchrun's launcher; the exit code of the first that failed.
+
+    Each is pinned to its own cores: nobody else shares them out here.
+    """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks speak for themselves
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each sets its own number; PyTorch would warn without
+    os.environ[PINNED] = "1"
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing of this leaves the machine
     signal.signal(signal.SIGINT, _pass_on)

@@ -11,6 +11,7 @@ from headrace.data.build import Builder, Progress, check_memory_budget
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
 from headrace.data.plan import plan_cache
+from headrace.data.segments import share_of_segments
 from headrace.data.sources import as_sources
 from headrace.data.tokenizers import Tokenizer
 
@@ -34,9 +35,7 @@ def prepare(
     more file is one file's work.
     """
     check_memory_budget(memory_budget)
-    sources = as_sources(paths)
-    folder = Path(out) if out is not None else default_cache_dir(sources, tokenizer)
-    cache = plan_cache(sources, tokenizer, folder)
+    cache = plan(paths, tokenizer, out)
     with Builder(cache, num_workers, memory_budget) as builder:
         if on_progress is not None:
             on_progress(builder.progress)
@@ -45,4 +44,26 @@ def prepare(
                 on_progress(builder.progress)
         if on_progress is not None:
             on_progress(builder.progress)
-    return Cache.open(folder)
+    return Cache.open(cache.path)
+
+
+def plan(paths: Any, tokenizer: str | Tokenizer, out: str | os.PathLike[str] | None) -> Cache:
+    """What is to be done, and with which tokenizer, which is learned and kept here."""
+    sources = as_sources(paths)
+    return plan_cache(sources, tokenizer, Path(out) if out is not None else default_cache_dir(sources, tokenizer))
+
+
+def prepare_share(
+    paths: Any,
+    tokenizer: str | Tokenizer,
+    out: str | os.PathLike[str] | None,
+    number: int,
+    num_shares: int,
+) -> None:
+    """Tokenise one of so many shares of a corpus, at the same time as others do theirs in the same folder.
+
+    `prepare` then finds all of it done, and seals it.
+    """
+    cache = plan(paths, tokenizer, out)
+    with Builder(cache, only=share_of_segments(cache.segments, number, num_shares)) as builder:
+        builder.wait()

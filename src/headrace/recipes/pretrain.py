@@ -5,35 +5,37 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headrace.errors import CheckpointError, UsageError
 from headrace.generation.generate import Sampling, generate
 from headrace.machine.allocator import keep_freed_memory, release_freed_memory
 from headrace.machine.device import best_device
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes, peak_memory_bytes
-from headrace.machine.group import join, share_of_cores
+from headrace.machine.group import join
 from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
 from headrace.models.loss import CHUNK_BYTES
-from headrace.models.network import build
+from headrace.models.network import Network, build
 from headrace.perf import speed
 from headrace.perf.memory import memory_parts
 from headrace.recipes.config import Config, Layers
-from headrace.recipes.feed import complete_model, open_training, open_validation, tokenizer_spec, training_sources
+from headrace.recipes.feed import complete_model, open_training, open_validation, prepare_corpus
 from headrace.recipes.folder import RunFolder, WatchedFolder
 from headrace.recipes.inspect import describe
 from headrace.recipes.machine import remembered_machine
 from headrace.recipes.memory import check_memory, memory_limit
-from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus
-from headrace.recipes.prepare import prepare
+from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus, check_sharding
 from headrace.recipes.presets import PRESETS
+from headrace.recipes.resume import check_resumable, num_processes_of, resumed_execution
+from headrace.recipes.scale import remembered_scaling
 from headrace.recipes.tensorboard import TensorBoard
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.checkpoint import (
@@ -48,6 +50,7 @@ from headrace.training.choose import choose
 from headrace.training.evaluate import Evaluation, Evaluator
 from headrace.training.loop import BatchStream, Loop, Position, StepInfo, Tally, as_metrics
 from headrace.training.optimizer import Optimizer
+from headrace.training.parallel import share_out
 from headrace.training.schedule import Limits
 from headrace.training.step import Execution, TrainStep
 
@@ -125,6 +128,7 @@ class Pretraining:
         batches: BatchStream | None = None,
     ) -> None:
         self._given_batches = batches
+        self._scaling = remembered_scaling(config)
         self.config = config.model_copy(deep=True)
         self._should_stop = should_stop
         keep_freed_memory(even_large=not self.config.training.memory_budget)
@@ -153,13 +157,13 @@ class Pretraining:
     def _agree(self) -> None:
         """What all processes of a group must have in common before they begin."""
         group, run, training = self.group, self.config.run, self.config.training
+        run.processes = group.world_size
         if group.world_size == 1:
             return
         check_same_config(self.config, group)
-        run.processes = group.world_size
         run.out = group.from_main(str(RunFolder(run.out).path), "naming the run directory")
         if not training.threads:
-            torch.set_num_threads(share_of_cores(group.local_world_size))
+            torch.set_num_threads(group.num_cores)
 
     def _open(self, stack: ExitStack) -> None:
         config, training, group = self.config, self.config.training, self.group
@@ -167,8 +171,10 @@ class Pretraining:
         resume_from = self._checkpoint_to_resume()
         if resume_from is None:
             check_batch_size(config, group.world_size)
+        check_sharding(config)
         if group.world_size > 1:
-            self._prepare_corpus()
+            prepare_corpus(config, group)  # with all cores of a machine
+            group.keep_to_own_cores()
         self.loader = stack.enter_context(open_training(config, group.rank, group.world_size))
         check_same_corpus(self.loader.state(), group)
         self._batches: BatchStream = self._given_batches or self.loader
@@ -176,45 +182,49 @@ class Pretraining:
         complete_model(config, self.tokenizer)
         state = read_state(resume_from) if resume_from else None
         if state is not None:
-            _check_resumable(config, state)
+            check_resumable(config, state)
         check_memory(config, group)
         self.network = build(config.model, training.seed).to(best_device())
         check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
         self.counts = count(config.model, training.max_length)
         self.run = Run(self.folder.path, self.counts.num_parameters)
-        self.optimizer = Optimizer(self.network, training)
         runtime_bytes = memory_bytes() - 4 * self.counts.num_parameters
         position = Position()
         if state is not None and resume_from is not None:
             load_weights(resume_from, self.network)
-            load_optimizer(resume_from, self.optimizer)
             self._batches.restore(state["loader"])
             position = Position(**state["position"])
         limits = self._limits()
-        self.execution = self._resumed_execution(state) if state else self._choose_execution()
+        self.execution = resumed_execution(state, config, group) if state else self._choose_execution()
+        self.execution.apply_to(self.network)
         for key in ("micro_batch_size", "precision", "gradient_checkpointing", "threads"):  # chosen is resolved
             setattr(training, key, getattr(self.execution, key))
         training.matmul = "onednn" if self.execution.use_onednn else "default"
-        step = TrainStep(self.network, self.optimizer, self.execution, training.gradient_clip, group)
-        evaluate, save = (self._evaluate, self._save) if group.is_main else (_watch_evaluation, _watch_saving)
-        self.loop = Loop(training, limits, self._batches, step, position, evaluate, save, self._should_stop, group)
         self.peak_flops = 0.0
         self._hooks: list[TensorBoard] = []
         if group.is_main:
-            self._open_instruments(stack, state, runtime_bytes)
+            self._open_instruments(stack, state, runtime_bytes, position.step)
         group.wait_for_all("waiting for rank 0 to begin")
+        self._replica = share_out(self.network, group, config.run.sharding)
+        self.optimizer = Optimizer(self.network, training)
+        if resume_from is not None:
+            load_optimizer(resume_from, self.optimizer)
+        step = TrainStep(self.network, self.optimizer, self.execution, training.gradient_clip, group, self._replica)
+        self.loop = Loop(
+            training, limits, self._batches, step, position, self._evaluate, self._save, self._should_stop, group
+        )
 
-    def _open_instruments(self, stack: ExitStack, state: dict[str, Any] | None, runtime_bytes: int) -> None:
+    def _open_instruments(self, stack: ExitStack, state: dict[str, Any] | None, runtime_bytes: int, step: int) -> None:
         """What only the process that writes and speaks needs."""
         self._evaluator = self._make_evaluator()
-        if state is not None and _num_processes(state) == self.group.world_size:
+        if state is not None and num_processes_of(state) == self.group.world_size:
             self.peak_flops = state["peak_flops"]
         else:
             self.peak_flops = self.group.world_size * measure_peak_flops(self.execution.dtype)
         facts = {**environment(), "peak_flops": self.peak_flops, "execution": asdict(self.execution)}
         facts |= self._instruments(runtime_bytes)
         release_freed_memory()  # measuring a peak takes large matrices
-        self.folder.begin(self.config.model_dump(), facts, self.loop.position.step)
+        self.folder.begin(self.config.model_dump(), facts, step)
         if self.config.run.tensorboard:
             self._hooks.append(stack.enter_context(TensorBoard(self.folder.path)))
 
@@ -231,12 +241,14 @@ class Pretraining:
             head_chunk_bytes=CHUNK_BYTES,
             loader_bytes=self.loader.counters().bytes_held,
             runtime_bytes=runtime_bytes,
+            num_shards=self._num_shards,
         )
         return {
             "activation_bytes_per_token": per_token,
             "memory_parts": parts.as_dict(),
             "memory_bandwidth": machine.measurements.memory_bandwidth if machine else measure_memory_bandwidth(),
             "machine": asdict(machine) if machine else None,
+            "scaling": self._scaling,
         }
 
     def _checkpoint_to_resume(self) -> Path | None:
@@ -251,17 +263,6 @@ class Pretraining:
                 f"{self.folder.path}: holds a run already. Resume it with --resume, or choose another --out."
             )
         return checkpoint
-
-    def _prepare_corpus(self) -> None:
-        """One process for all of its machine; rank 0 first, so that machines may share the folder or have their own."""
-        config, group = self.config, self.group
-        corpus = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
-        if group.is_main:
-            prepare(*corpus)
-        group.wait_for_all("waiting for rank 0 to prepare the corpus")
-        if group.is_local_main and not group.is_main:
-            prepare(*corpus)
-        group.wait_for_all("waiting for each machine to prepare the corpus")
 
     def _make_evaluator(self) -> Evaluator | None:
         loader = open_validation(self.config, self.loader.cache)
@@ -293,22 +294,10 @@ class Pretraining:
         limit = memory_limit(self.config, self.group)
         batch = next(self.loader)
         self.loader.seek(0)
-        reserve = self.optimizer.bytes_to_come()
+        reserve = Optimizer(self.network, training).bytes_to_come() // self._num_shards
         chosen = choose(self.network, batch, training, limit, reserve, self.group.world_size)
         self.group.from_main(asdict(chosen), "telling the micro-batch")
         return chosen
-
-    def _resumed_execution(self, state: dict[str, Any]) -> Execution:
-        """As it was; another number of processes has other rows and cores for each."""
-        saved, training, group = Execution(**state["execution"]), self.config.training, self.group
-        if _num_processes(state) == group.world_size:
-            return saved
-        is_given = training.threads not in (0, saved.threads)
-        return replace(
-            saved,
-            micro_batch_size=min(saved.micro_batch_size, training.batch_size // group.world_size),
-            threads=training.threads if is_given else share_of_cores(group.local_world_size),
-        )
 
     # Running
 
@@ -316,8 +305,9 @@ class Pretraining:
         """Train, keeping the run directory up to date; then complete `run`."""
         run, position = self.run, self.loop.position
         tally = Tally(position.tokens, position.elapsed_s)
-        if position.step == 0 and self.group.is_main:
-            run.first_sample = self._sample()
+        if position.step == 0:
+            with self._whole() as network:
+                run.first_sample = self._sample(network) if self.group.is_main else ""
             self.folder.add_sample(0, run.first_sample)
         cpu_began, began = cpu_seconds(), time.perf_counter()
         with self.folder.metrics() as metrics:
@@ -380,22 +370,43 @@ class Pretraining:
             self.folder.write_json("ledger.json", ledgers)
 
     def _evaluate(self) -> tuple[Evaluation | None, str]:
+        """By rank 0; the others give their pieces of the network, and wait."""
         evaluation = None
-        if self._evaluator is not None:
-            evaluation = self._evaluator(self.network, self.execution.micro_batch_size)
-        return evaluation, self._sample()
+        with self._whole() as network:
+            if not self.group.is_main:
+                return None, ""
+            if self._evaluator is not None:
+                evaluation = self._evaluator(network, self.execution.micro_batch_size)
+            return evaluation, self._sample(network)
 
-    def _sample(self) -> str:
+    def _whole(self) -> AbstractContextManager[Network]:
+        """The network for rank 0 to use alone, however it is shared out; all processes have to enter."""
+        return nullcontext(self.network) if self._replica is None else self._replica.whole()
+
+    @property
+    def _num_shards(self) -> int:
+        """Processes that the weights, gradients and optimizer state are divided among."""
+        return self.group.world_size if self.config.run.sharding == "fsdp" else 1
+
+    def _sample(self, network: Network) -> str:
         training = self.config.training
         prompt = [int(token) for token in self.tokenizer.encode(training.prompt)] if training.prompt else []
         sampling = Sampling(max_tokens=SAMPLE_TOKENS, temperature=0.8, top_k=50, seed=training.seed)
         end = self.tokenizer.end_of_text_id
-        ids = [row[0] for row in generate(self.network, prompt, sampling, end)]
+        ids = [row[0] for row in generate(network, prompt, sampling, end)]
         return training.prompt + self.tokenizer.decode(
             [i for i in ids if i is not None and i < self.tokenizer.vocab_size]
         )
 
     def _save(self, is_best: bool) -> None:
+        """By rank 0, in the same files whatever the processes have of the network."""
+        with self.group.exchanging("gathering the optimizer's state"):
+            tensors = {name: tensor for name, tensor in self.optimizer.tensors() if self.group.is_main}
+        with self._whole() as network:
+            if self.group.is_main:
+                self._write_checkpoint(network, tensors, is_best)
+
+    def _write_checkpoint(self, network: Network, optimizer: dict[str, Tensor], is_best: bool) -> None:
         state = {
             "position": asdict(self.loop.position),
             "loader": self._batches.state(),
@@ -405,34 +416,4 @@ class Pretraining:
             "environment": environment(),
             "processes": self.group.world_size,
         }
-        self._checkpoints.save(self.loop.position.step, self.network, self.optimizer, self.tokenizer, state, is_best)
-
-
-def _num_processes(state: dict[str, Any]) -> int:
-    """How many processes saved a checkpoint; those before there could be several do not say."""
-    return int(state.get("processes", 1))
-
-
-def _watch_evaluation() -> tuple[None, str]:
-    """What the other processes do while rank 0 evaluates."""
-    return None, ""
-
-
-def _watch_saving(_is_best: bool) -> None:
-    """What the other processes do while rank 0 saves."""
-
-
-def _check_resumable(config: Config, state: dict[str, Any]) -> None:
-    """A changed model is refused by name; the tokenizer and the data are checked by the loader's state."""
-    saved = state["config"]
-    before, now = saved["data"]["tokenizer"], config.data.tokenizer
-    if before != now:
-        raise CheckpointError(f"data.tokenizer was {before!r} in the run and is {now!r} now: other tokens.")
-    for key, value in saved["model"].items():
-        mine = getattr(config.model, key)
-        if mine != value:
-            raise CheckpointError(f"model.{key} was {value!r} in the run and is {mine!r} now: not the same model.")
-    for key in ("optimizer", "batch_size", "max_length", "seed"):
-        before, now = saved["training"][key], getattr(config.training, key)
-        if before != now:
-            raise CheckpointError(f"training.{key} was {before!r} in the run and is {now!r} now.")
+        self._checkpoints.save(self.loop.position.step, network, optimizer, self.tokenizer, state, is_best)

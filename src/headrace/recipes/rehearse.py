@@ -29,10 +29,10 @@ LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_SECONDS = 2, 8, 2.0
 def rehearse(model: ModelConfig, training: TrainingConfig) -> tuple[Rehearsal, Execution]:
     """Measure; also tells how steps would be computed. Leaves nothing behind but warm kernels."""
     networks = [build(model.model_copy(update={"num_layers": layers})) for layers in LAYERS]
-    execution = _choose_execution(networks[0], model, training)
+    execution = quick_execution(networks[0], model, training)
     size = _num_sequences(model, training, execution.micro_batch_size)
     execution = replace(execution, micro_batch_size=min(execution.micro_batch_size, size))
-    batch = _batch(model, size, training.max_length)
+    batch = random_batch(model, size, training.max_length)
     optimizers = [Optimizer(network, training) for network in networks]
     to_come = [optimizer.bytes_to_come() for optimizer in optimizers]
     steps = [
@@ -59,7 +59,7 @@ def warm_up() -> None:
     network = build(model)
     for use_onednn in {False, has_onednn()}:
         execution = Execution(2, use_onednn=use_onednn)
-        TrainStep(network, Optimizer(network, training), execution, 1.0)(_batch(model, 2, 64), 1.0)
+        TrainStep(network, Optimizer(network, training), execution, 1.0)(random_batch(model, 2, 64), 1.0)
 
 
 def _rounds(steps: list[TrainStep], batch: Batch) -> list[list[tuple[float, float]]]:
@@ -77,12 +77,12 @@ def _rounds(steps: list[TrainStep], batch: Batch) -> list[list[tuple[float, floa
     return times
 
 
-def _choose_execution(network: Network, model: ModelConfig, training: TrainingConfig) -> Execution:
+def quick_execution(network: Network, model: ModelConfig, training: TrainingConfig) -> Execution:
     """As training chooses it, but on few tokens, and with the micro-batch that it would measure the ways with."""
     size = training.micro_batch_size or default_micro_batch(training)
     rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
-    chosen = choose(network, _batch(model, rows, training.max_length), few)
+    chosen = choose(network, random_batch(model, rows, training.max_length), few)
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
 
 
@@ -103,6 +103,6 @@ def _num_sequences(model: ModelConfig, training: TrainingConfig, micro_batch_siz
     return max(1, min(micro_batch_size, quick))
 
 
-def _batch(model: ModelConfig, rows: int, length: int) -> Batch:
-    tokens = np.random.default_rng(0).integers(0, model.vocab_size, (rows, length + 1))
+def random_batch(model: ModelConfig, rows: int, length: int, seed: int = 0) -> Batch:
+    tokens = np.random.default_rng(seed).integers(0, model.vocab_size, (rows, length + 1))
     return Batch(0, tokens[:, :-1], tokens[:, 1:])

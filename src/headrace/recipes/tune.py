@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.data.sizes import parse_bytes
 from headrace.errors import HeadraceError
-from headrace.machine.group import share_of_cores
+from headrace.machine.cores import share_of_cores
 from headrace.machine.hardware import available_memory_bytes
 from headrace.perf.trials import Gain, combined, gain, noise
 from headrace.recipes.config import Config

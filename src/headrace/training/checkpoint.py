@@ -12,11 +12,13 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
+from torch import Tensor
 
 from headrace.data.tokenizers import Tokenizer
 from headrace.errors import CheckpointError
@@ -64,7 +66,7 @@ class Checkpoints:
         self,
         step: int,
         network: Network,
-        optimizer: Optimizer,
+        optimizer: Mapping[str, Tensor],
         tokenizer: Tokenizer,
         state: dict[str, Any],
         is_best: bool,
@@ -77,7 +79,7 @@ class Checkpoints:
         try:
             temporary.mkdir(parents=True)
             _write_model(temporary, network, tokenizer)
-            save_file(optimizer.tensors(), temporary / OPTIMIZER)
+            save_file(dict(optimizer), temporary / OPTIMIZER)
             names = sorted(file.name for file in temporary.iterdir())
             for name in names:
                 _sync(temporary / name)
@@ -134,7 +136,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 def load_weights(checkpoint: Path, network: Network) -> None:
     """Weights of a checkpoint; another model's are refused by the name of the tensor."""
-    tensors = _load(checkpoint / MODEL)
+    tensors = dict(_load(checkpoint / MODEL))
     expected = network.to_hugging_face()[1]
     for name, tensor in expected.items():
         if name not in tensors:
@@ -149,9 +151,12 @@ def load_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
     optimizer.load_tensors(_load(checkpoint / OPTIMIZER))
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """One tensor after the other: a process that keeps a piece of each never holds them all."""
     try:
-        return load_file(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a dictionary
+                yield name, file.get_tensor(name)
     except (OSError, safetensors.SafetensorError) as problem:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({problem}).") from None
 

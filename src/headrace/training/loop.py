@@ -18,6 +18,7 @@ from headrace.training.step import TokenBatch, TrainStep
 MAX_BAD_STEPS = 5
 LEAST_FACTOR = 0.01  # the first update of a warm-up must not be nothing
 STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
+TRAINING_STAGES = ("data wait", "forward", "backward", "aggregation", "optimizer")
 
 
 class BatchStream(Protocol):
@@ -192,7 +193,7 @@ class Tally:
 
     def add(self, info: StepInfo) -> None:
         for stage, seconds in info.seconds.items():
-            self.seconds[stage] += seconds
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         share = info.seconds["data wait"] / max(info.step_s, 1e-9)
         insort(self.wait_shares, min(share, 1.0))  # another process may have waited before this one's step began
         self.tokens = info.tokens - self._tokens_before
@@ -201,7 +202,7 @@ class Tally:
     @property
     def working_s(self) -> float:
         """Without evaluations and checkpoints."""
-        return sum(self.seconds[stage] for stage in ("data wait", "forward", "backward", "optimizer"))
+        return sum(self.seconds.get(stage, 0.0) for stage in TRAINING_STAGES)
 
 
 def as_metrics(info: StepInfo, extra: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.optim.adamw import adamw
 
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
+from headrace.training.pieces import as_whole, local, own_part
 
 # Quintic Newton-Schulz coefficients that bring singular values near 1 in five steps (Jordan et al., 2024).
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -75,10 +77,10 @@ class AdamW(Rule):
                 }
         state = [self.state[parameter] for parameter in parameters]
         adamw(
-            parameters,
-            [parameter.grad for parameter in parameters if parameter.grad is not None],
-            [held["exp_avg"] for held in state],
-            [held["exp_avg_sq"] for held in state],
+            [local(parameter) for parameter in parameters],
+            [local(parameter.grad) for parameter in parameters if parameter.grad is not None],
+            [local(held["exp_avg"]) for held in state],
+            [local(held["exp_avg_sq"]) for held in state],
             [],
             [held["step"] for held in state],
             fused=True,
@@ -95,7 +97,8 @@ class AdamW(Rule):
 class Muon(Rule):
     """Momentum, orthogonalised, in float32 and batched by shape: a few large products instead of many small ones.
 
-    The update is scaled to the size that AdamW's would have, so both share one learning rate.
+    The update is scaled to the size that AdamW's would have, so both share one learning rate. Of a matrix in pieces,
+    every process keeps its piece of the momentum, orthogonalises all of it, and takes its piece of the update.
     """
 
     numbers_per_weight = 1
@@ -123,16 +126,17 @@ class Muon(Rule):
         updates = orthogonalise(matrices.view(-1, rows, columns)).reshape(matrices.shape)
         size = 0.2 * max(rows, columns) ** 0.5
         for parameter, update in zip(parameters, updates, strict=True):
-            parameter.mul_(1 - learning_rate * self.weight_decay).add_(update, alpha=-learning_rate * size)
+            parameter.mul_(1 - learning_rate * self.weight_decay)
+            parameter.add_(own_part(update, parameter), alpha=-learning_rate * size)
 
     def _ahead(self, parameter: Tensor) -> Tensor:
-        """Nesterov's look-ahead of the momentum, which is brought up to date."""
+        """Nesterov's look-ahead of the momentum, which is brought up to date; whole."""
         assert parameter.grad is not None
         if parameter not in self.state:
             self.state[parameter] = {"momentum": torch.zeros_like(parameter)}
         momentum = self.state[parameter]["momentum"]
         momentum.lerp_(parameter.grad, 1 - self._momentum)
-        return parameter.grad.lerp(momentum, self._momentum)
+        return as_whole(parameter.grad.lerp(momentum, self._momentum))
 
 
 class Optimizer:
@@ -174,23 +178,18 @@ class Optimizer:
             if parameter not in rule.state
         )
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The state, by the names of the parameters."""
-        return {
-            f"{self._names[parameter]}.{key}": value
-            for rule in self.rules
-            for parameter, state in rule.state.items()
-            for key, value in state.items()
-        }
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `tensors`."""
-        by_parameter: dict[str, dict[str, Tensor]] = defaultdict(dict)
-        for name, tensor in tensors.items():
-            owner, _, key = name.rpartition(".")
-            by_parameter[owner][key] = tensor
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The state, whole, by the names of the parameters. In pieces: all processes have to go through it together."""
         for rule in self.rules:
-            for parameter in rule.parameters:
-                state = by_parameter.get(self._names[parameter])
-                if state is not None:
-                    rule.state[parameter] = {key: value.to(parameter.device, copy=True) for key, value in state.items()}
+            for parameter, state in rule.state.items():
+                for key, value in state.items():
+                    yield f"{self._names[parameter]}.{key}", as_whole(value)
+
+    def load_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """The inverse of `tensors`; each process keeps what it has a piece of."""
+        owners = {self._names[parameter]: (rule, parameter) for rule in self.rules for parameter in rule.parameters}
+        for name, tensor in tensors:
+            owner, _, key = name.rpartition(".")
+            rule, parameter = owners[owner]
+            value = tensor.to(parameter.device, copy=True)
+            rule.state.setdefault(parameter, {})[key] = own_part(value, parameter) if value.dim() else value

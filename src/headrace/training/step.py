@@ -17,6 +17,7 @@ from headrace.models.loss import CHUNK_BYTES, head_loss
 from headrace.models.network import Network
 from headrace.training.optimizer import Optimizer
 from headrace.training.parallel import Replica
+from headrace.training.pieces import as_whole
 
 
 class TokenBatch(Protocol):
@@ -72,7 +73,8 @@ class StepResult:
     gradient_norm: float
     is_finite: bool
     seconds: dict[str, float] = field(default_factory=dict)
-    """Where its time went: forward (with the head's loss and its gradients), backward, optimizer."""
+    """Where its time went: forward (with the head's loss and its gradients), backward, optimizer; in a group, also
+    aggregation: waiting for gradients once the backward pass is computed."""
 
 
 def autocast(network: Network, precision: str) -> AbstractContextManager[Any]:
@@ -104,14 +106,15 @@ class TrainStep:
         execution: Execution,
         gradient_clip: float,
         group: Group = ALONE,
+        replica: Replica | None = None,
     ) -> None:
         self._network = network
         self._optimizer = optimizer
         self._execution = execution
         self._clip = gradient_clip or float("inf")
         self._group = group
+        self._replica = replica
         execution.apply_to(network)
-        self._replica = Replica(network, group) if group.world_size > 1 else None
 
     def __call__(self, batch: TokenBatch, learning_rate_factor: float) -> StepResult:
         num_tokens = sum(count for (count,) in self._group.gather([batch.num_tokens], "counting targets"))
@@ -120,12 +123,14 @@ class TrainStep:
         seconds = {"forward": 0.0, "backward": 0.0}
         loss = accumulate(self._network, batch, self._execution, seconds, scale, self._replica)
         began = time.perf_counter()
-        norm = float(torch.nn.utils.clip_grad_norm_(self._network.parameters(), self._clip))
+        with self._group.exchanging("clipping gradients"):
+            norm = float(as_whole(torch.nn.utils.clip_grad_norm_(self._network.parameters(), self._clip)))
         results = self._group.gather([loss, norm], "adding up the loss")
         loss = sum(loss for loss, _ in results) / self._group.world_size
         is_finite = bool(np.isfinite(results).all())
         if is_finite:  # a NaN never reaches the weights
-            self._optimizer.step(learning_rate_factor)
+            with self._group.exchanging("updating the weights"):
+                self._optimizer.step(learning_rate_factor)
         self._network.zero_grad(set_to_none=True)
         seconds["optimizer"] = time.perf_counter() - began
         return StepResult(loss, norm, is_finite, seconds)
@@ -157,4 +162,7 @@ def accumulate(
         loss += float(part.detach())
         seconds["forward"] += middle - began
         seconds["backward"] += time.perf_counter() - middle
+    if replica is not None and replica.exposed_s is not None:
+        seconds["aggregation"] = replica.exposed_s
+        seconds["backward"] -= replica.exposed_s
     return loss

@@ -11,6 +11,10 @@ from headrace.perf.units import human_bytes, human_count, human_percent, human_r
 from headrace.recipes.report.blocks import Bar, Block, Chart, Paragraph, Series, Table
 from headrace.recipes.report.read import RunRecord
 
+SCALING_HEADINGS = (
+    "processes x threads", "tokens/s", "times the first", "expected", "efficiency", "memory each", "aggregation",
+)  # fmt: skip
+
 
 def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
     blocks: list[Block] = []
@@ -95,7 +99,27 @@ def _room(run: RunRecord, activations: int, free: float) -> str:
 
 
 def scaling(runs: Sequence[RunRecord]) -> list[Block]:
-    """Matrix products by number of threads, where the machine was measured."""
+    """Whole updates by threads and processes, and matrix products by threads, where they were measured."""
+    blocks = [Table(SCALING_HEADINGS, _updates(run)) for run in runs if run.environment.get("scaling")]
+    return [*blocks, *_products(runs)]
+
+
+def _updates(run: RunRecord) -> list[list[str]]:
+    return [
+        [
+            f"{way['processes']} x {way['threads']}",
+            f"{way['tokens_per_second']:,.0f}",
+            f"{way['speedup']:.2f}",
+            "" if way["expected_speedup"] is None else f"{way['expected_speedup']:.2f}",
+            human_percent(way["efficiency_percent"]),
+            human_bytes(way["memory_bytes_per_worker"]),
+            "" if way["aggregation_percent"] is None else human_percent(way["aggregation_percent"]),
+        ]
+        for way in run.environment["scaling"]["measured"]
+    ]
+
+
+def _products(runs: Sequence[RunRecord]) -> list[Block]:
     machine = next((run.environment["machine"] for run in runs if run.environment.get("machine")), None)
     if machine is None:
         return [Paragraph("Not measured: run `headrace machine` once before training.")]

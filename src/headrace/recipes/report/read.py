@@ -16,8 +16,7 @@ from headrace.errors import ReportError
 from headrace.files import owner_is_gone
 from headrace.models.config import ModelConfig
 from headrace.perf import breakdown, flops, speed
-
-TRAINING_STAGES = ("data wait", "forward", "backward", "optimizer")
+from headrace.training.loop import TRAINING_STAGES
 
 
 @dataclass

@@ -1,0 +1,77 @@
+"""`headrace scale`: what more cores give, by threads and by processes."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from headrace.cli import display
+from headrace.cli.training import Arguments, AsJson, Preset, gather
+from headrace.errors import UsageError
+from headrace.machine.cores import usable_cores
+from headrace.perf.units import human_bytes
+from headrace.recipes.scale import Scaling, Way, remember, ways_to_scale
+from headrace.recipes.scale import scale as measure
+
+HEADINGS = ("", "tokens/s", "times", "expected", "efficiency", "memory", "cores", "aggregation")
+PLOT_WIDTH = 40
+
+
+def scale(
+    arguments: Arguments = None,
+    preset: Preset = "",
+    cores: Annotated[int, typer.Option(min=0, help="The most cores to try. Default: all.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Updates per measurement.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each, taking turns.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Measure an update on 1 to all cores, by threads and by processes; `run.processes=auto` uses the result."""
+    config = gather(arguments or [], preset, None, None).build()
+    usable = len(usable_cores())
+    if cores > usable:
+        raise UsageError(f"--cores {cores}: this process may use {usable}")
+    ways = ways_to_scale(cores or usable, config.training.batch_size)
+    with display.spinner(f"Measuring {len(ways)} ways, {repeats} times"):
+        result = measure(config, ways, steps, repeats)
+    remember(config, result)
+    show_scaling(result)
+    if as_json:
+        typer.echo(json.dumps(result.as_json()))
+
+
+def show_scaling(result: Scaling) -> None:
+    table = Table(box=None, padding=(0, 1))
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for way in result.measured:
+        table.add_row(
+            _name(Way(way.processes, way.threads)),
+            f"{way.tokens_per_second:,.0f}",
+            f"{way.speedup:.2f}",
+            "" if way.expected_speedup is None else f"{way.expected_speedup:.2f}",
+            f"{way.efficiency_percent:.0f}%",
+            human_bytes(way.memory_bytes_per_worker),
+            f"{way.cpu_cores:.1f}",
+            "" if way.aggregation_percent is None else f"{way.aggregation_percent:.1f}%",
+        )
+    display.out.print(table)
+    best = result.best
+    for way in result.measured:
+        bar = "█" * round(PLOT_WIDTH * way.tokens_per_second / best.tokens_per_second)
+        display.out.print(f"{_name(Way(way.processes, way.threads)):>24} [cyan]{bar}[/]")
+    display.out.print(f"[bold]best:[/] {_name(Way(best.processes, best.threads))}")
+    display.out.print("[dim]times: one core; memory: per worker; cores: processor time used, all workers together[/]")
+    if result.all_reduce_bytes_per_second is not None:
+        rate = human_bytes(result.all_reduce_bytes_per_second)
+        display.out.print(f"[dim]gradients travel at {rate}/s; expected from that and the update on one core[/]")
+
+
+def _name(way: Way) -> str:
+    if way.cores == 1:
+        return "1 core"
+    if way.threads == 1:
+        return f"{way.processes} processes"
+    return f"{way.threads} threads" if way.processes == 1 else f"{way.processes} processes x {way.threads} threads"

@@ -1,0 +1,54 @@
+"""What to expect of more processes: what they compute apart, against what they have to tell each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Step:
+    """An update of the whole batch in one process, and what its gradients are."""
+
+    passes_s: float
+    """Forward and backward: divided among processes."""
+    backward_s: float
+    """The backward part of it, behind which gradients can travel."""
+    optimizer_s: float
+    """Done by every process for itself: not divided."""
+    num_micro_batches: int
+    """Of one process alone; gradients travel with the last one."""
+    gradient_bytes: int
+    last_bytes: int
+    """Gradients that are known only when the backward pass ends (the embedding's): nothing hides their journey."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What so many processes should reach."""
+
+    step_s: float
+    communication_s: float
+    exposed_s: float
+    """The part of communication that computing does not hide."""
+    speedup: float
+
+
+def ring_bytes(num_processes: int, gradient_bytes: float) -> float:
+    """Bytes that each process sends in a ring all-reduce: every gradient twice, but for its own part.
+
+    >>> ring_bytes(1, 100), ring_bytes(2, 100), ring_bytes(4, 100)
+    (0.0, 100.0, 150.0)
+    """
+    return 2 * (num_processes - 1) / num_processes * gradient_bytes
+
+
+def expect(step: Step, num_processes: int, bytes_per_second: float) -> Expected:
+    """Step time and speedup of data parallel training over links of this speed, all processes being equally fast."""
+    communication_s = ring_bytes(num_processes, step.gradient_bytes) / bytes_per_second
+    last_s = ring_bytes(num_processes, step.last_bytes) / bytes_per_second
+    num_micro_batches = max(1, step.num_micro_batches // num_processes)
+    hiding_s = step.backward_s / num_processes / num_micro_batches
+    exposed_s = max(communication_s - hiding_s, last_s)
+    alone_s = step.passes_s + step.optimizer_s
+    step_s = step.passes_s / num_processes + exposed_s + step.optimizer_s
+    return Expected(step_s, communication_s, exposed_s, alone_s / step_s)
