@@ -24,7 +24,7 @@ from headrace.recipes.prepare import prepare
 from headrace.recipes.trial import Trial
 from headrace.training.choose import candidate_sizes, has_compiler
 
-DEFAULT_MINUTES = 2.5
+DEFAULT_MINUTES = 2.75
 LEAST_PAIRS, MOST_PAIRS = 3, 9
 CLEAR = math.log(1.25)  # a ratio beyond this needs no third pair
 WORTHWHILE_PERCENT = 2.0
@@ -178,7 +178,7 @@ class _Ladder:
         size, factor, best = self.config.training.batch_size, 2, 0.0
         chosen = size
         while factor <= LARGEST_FACTOR:
-            note = "fewer updates for the same tokens: the learning rate may need to change"
+            note = "fewer updates"
             found = self.climb([Option({"training.batch_size": size * factor}, True, note)])[0]
             if found.gain is None or found.peak_bytes > self._budget:
                 break
@@ -191,7 +191,7 @@ class _Ladder:
         finding = Finding(option)
         turn_s = self._given_cost * self.config.training.batch_size * self.config.training.max_length
         if time.perf_counter() + option.start_seconds + 2 * turn_s > self._deadline:
-            finding.problem = "not tried: the time was over (--minutes)"
+            finding.problem = "not tried: no time"
             return finding
         self._on_option(f"trying {option.title}")
         try:
@@ -282,15 +282,15 @@ def _what_ifs(config: Config) -> Iterator[Option]:
     """What would be faster and another result."""
     model, training = config.model, config.training
     if training.precision == "float32":
-        yield Option({"training.precision": "bfloat16"}, True, "products are rounded to 8 bits")
+        yield Option({"training.precision": "bfloat16"}, True, "rounder products")
     if model.num_layers > 1:
         yield Option({"model.num_layers": model.num_layers // 2}, True, "a smaller model")
     if model.num_heads % 2 == 0 and model.d_model >= 128:
         halves = {f"model.{key}": getattr(model, key) // 2 for key in ("d_model", "num_heads", "d_ff")}
         yield Option({key: value for key, value in halves.items() if value}, True, "a smaller model")
     if model.vocab_size >= 2000:
-        note = "with a tokenizer of as many: fewer bytes of text per token"
+        note = "shorter tokens"
         yield Option({"model.vocab_size": model.vocab_size // 2}, True, note)
     if training.max_length >= 64:
         changes = {"training.max_length": training.max_length // 2, "training.batch_size": 2 * training.batch_size}
-        yield Option(changes, True, "as many tokens an update, and a shorter memory")
+        yield Option(changes, True, "shorter context")
