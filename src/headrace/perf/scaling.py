@@ -65,7 +65,7 @@ class Exposure:
 class Law:
     """Coefficients in bits per byte; those here were fitted to small trainings (docs/LOG.md)."""
 
-    floor: float = 0.9
+    floor: float = 0.8
     capacity: float = 0.35
     text: float = 0.95
     rare: float = 0.8
