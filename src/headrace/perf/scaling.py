@@ -69,7 +69,7 @@ class Law:
     capacity: float = 0.35
     text: float = 0.95
     rare: float = 0.8
-    overfitting: float = 0.003
+    overfitting: float = 0.0175
 
     def bits_per_byte(self, exposure: Exposure) -> float:
         return float(np.dot(self._coefficients(), exposure.terms()))
