@@ -41,12 +41,12 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Trials that take no time: what the law says, at 10 GFLOP/s."""
     seen: list[Config] = []
 
-    def pretend(config: Config, seconds: float, train_bytes: float) -> Tryout:
+    def pretend(config: Config, seconds: float, train_bytes: float, _before: Tryout | None) -> Tryout:
         seen.append(config)
         counts = count(config.model, config.training.max_length)
         per_token = counts.training_flops_per_token / 1e10
         exposure = Exposure(counts.num_parameters, config.model.vocab_size, seconds / per_token, train_bytes / 3, 3.0)
-        return Tryout(config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2)
+        return Tryout(config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2, "float32", "default")
 
     monkeypatch.setattr(recipe, "try_out", pretend)
     return seen
@@ -108,6 +108,8 @@ def test_a_trial_is_a_small_run(corpus: Path) -> None:
     assert trial.exposure.tokens > 0
     assert 0 < trial.bits_per_byte < 9
     assert trial.seconds_per_token > 0
+    again = try_out(layers.build(), seconds=0.2, train_bytes=380_000, before=trial)
+    assert (again.precision, again.matmul) == (trial.precision, trial.matmul)
 
 
 def test_the_command_writes_what_train_takes(command: Command, corpus: Path, tried: list[Config]) -> None:

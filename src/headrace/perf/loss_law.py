@@ -65,11 +65,11 @@ class Exposure:
 class Law:
     """Coefficients in bits per byte; those here were fitted to small trainings (docs/LOG.md)."""
 
-    floor: float = 0.9
+    floor: float = 0.8
     capacity: float = 0.35
     text: float = 0.95
     rare: float = 0.8
-    overfitting: float = 0.003
+    overfitting: float = 0.0175
 
     def bits_per_byte(self, exposure: Exposure) -> float:
         return float(np.dot(self._coefficients(), exposure.terms()))

@@ -91,7 +91,7 @@ def propose(given: Layers, minutes: float, show: Callable[[Tryout], None] = lamb
         spent_s = time.perf_counter() - began
         if len(search.trials) >= len(SCOUTS) and spent_s + trial_s + TRIAL_OVERHEAD_S > budget_s:
             break
-        trial = try_out(config, trial_s, search.train_bytes)
+        trial = try_out(config, trial_s, search.train_bytes, search.nearest_trial(config))
         search.add(trial)
         show(trial)
     config, prospect = search.best()
@@ -120,6 +120,12 @@ class Search:
         for config in self._candidates:
             if config.data.tokenizer == trial.config.data.tokenizer:
                 config.model.vocab_size = trial.exposure.vocab_size
+
+    def nearest_trial(self, config: Config) -> Tryout | None:
+        """The one most like it in size, whose way of computing should be the fastest here too. None at first."""
+        if len(self.trials) < len(SCOUTS):
+            return None
+        return min(self.trials, key=lambda trial: abs(math.log(_parameters(trial.config) / _parameters(config))))
 
     def next_to_try(self) -> Config | None:
         """First a small and a larger network, to see how fast they are; then what looks best and is unlike those."""

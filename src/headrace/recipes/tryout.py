@@ -13,6 +13,7 @@ import numpy as np
 from headrace.perf.loss_law import Exposure
 from headrace.recipes.config import Config
 from headrace.recipes.pretrain import Pretraining
+from headrace.recipes.rehearse import default_micro_batch
 
 UNEVEN_STEPS = 3  # at the start: fresh memory
 
@@ -26,6 +27,9 @@ class Tryout:
     seconds_per_token: float
     evaluation_s: float
     bits_per_byte: float
+    precision: str
+    matmul: str
+    """How its steps were computed, in the words of the config."""
 
     def as_json(self) -> dict[str, Any]:
         model, training = self.config.model, self.config.training
@@ -41,12 +45,18 @@ class Tryout:
         }
 
 
-def try_out(candidate: Config, seconds: float, train_bytes: float) -> Tryout:
-    """A whole small run, with its schedule drawn together: what it comes to in so many seconds."""
+def try_out(candidate: Config, seconds: float, train_bytes: float, before: Tryout | None = None) -> Tryout:
+    """A whole small run, with its schedule drawn together: what it comes to in so many seconds.
+
+    With a trial `before`, steps are computed as they were in that one: measuring the fastest way takes a while, too.
+    """
     config = candidate.model_copy(deep=True)
     training = config.training
     training.max_minutes, training.max_steps, training.num_epochs = seconds / 60, 0, 0
     training.evaluate_every = training.save_every = 1 << 30  # only at the end
+    training.micro_batch_size = training.micro_batch_size or default_micro_batch(training)
+    if before is not None:
+        training.precision, training.matmul = before.precision, before.matmul  # type: ignore[assignment]
     config.model.vocab_size = 0  # as many as the tokenizer finds
     with tempfile.TemporaryDirectory() as folder:
         config.run.out = f"{folder}/run"
@@ -59,8 +69,10 @@ def try_out(candidate: Config, seconds: float, train_bytes: float) -> Tryout:
     loss = run.validation_bits_per_byte
     if loss is None:  # nothing is kept for validation
         loss = (run.train_loss or 0.0) / math.log(2) / bytes_per_token
+    resolved = pretraining.config.training
     vocab_size = pretraining.config.model.vocab_size
     exposure = Exposure(counts.num_parameters, vocab_size, run.tokens, train_bytes / bytes_per_token, bytes_per_token)
     step_s = median(working[UNEVEN_STEPS:] or working)
     evaluation_s = run.seconds["evaluation"] + run.seconds["checkpointing"]
-    return Tryout(candidate, exposure, step_s / training.batch_size / training.max_length, evaluation_s, loss)
+    seconds_per_token = step_s / training.batch_size / training.max_length
+    return Tryout(candidate, exposure, seconds_per_token, evaluation_s, loss, resolved.precision, resolved.matmul)
