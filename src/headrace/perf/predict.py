@@ -17,6 +17,8 @@ class Measured:
     activation_bytes_per_token: float
     optimizer_bytes: int
     """State and working memory of the optimizer."""
+    grown_bytes: int = 0
+    """By how much the process grew for it: network, gradients, optimizer, passes, and what the allocator lost."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Rehearsal:
     """How many sequences each pass had."""
     small: Measured
     large: Measured
+    runtime_bytes: int = 0
+    """Of the process with its kernels warm and nothing built."""
 
     def _at(self, num_layers: int, value: Callable[[Measured], float]) -> float:
         """Along the line through both: a layer more costs what a layer more cost, and never nothing.
@@ -52,6 +56,10 @@ class Rehearsal:
 
     def optimizer_bytes(self, num_layers: int) -> int:
         return int(self._at(num_layers, lambda measured: measured.optimizer_bytes))
+
+    def grown_bytes(self, num_layers: int) -> int:
+        """With micro-batches of the rehearsed sequences."""
+        return int(self._at(num_layers, lambda measured: measured.grown_bytes))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +191,11 @@ def _memory(config: Config, rehearsal: Rehearsal | None, execution: Execution, r
         per_token = checkpointed_bytes_per_token(model, per_token)
     state_bytes = optimizer_bytes(model, count(model, training.max_length), training.optimizer)
     scratch = rehearsal.optimizer_bytes(model.num_layers) - state_bytes
-    return count_memory(config, execution, runtime_bytes, per_token, scratch)
+    parts = count_memory(config, execution, rehearsal.runtime_bytes, per_token, scratch)
+    rehearsed = replace(execution, micro_batch_size=rehearsal.num_sequences)
+    counted = count_memory(config, rehearsed, 0, per_token, scratch)
+    lost = rehearsal.grown_bytes(model.num_layers) - (counted.total - counted.fragmentation - counted.loader)
+    return replace(parts, fragmentation=max(0, lost))
 
 
 def _total(config: Config, step_s: float | None, steps_per_epoch: float) -> tuple[float | None, int | None]:

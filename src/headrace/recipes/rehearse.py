@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 
 from headrace.data.batch import Batch
+from headrace.machine.allocator import release_freed_memory
+from headrace.machine.facts import memory_bytes
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.linear import has_onednn
@@ -22,34 +25,56 @@ from headrace.training.step import Execution, TrainStep
 LAYERS = (1, 3)
 # A pass of the larger network should take about a fifth of a second.
 PASS_FLOPS = 4e10
-CHOOSING_TOKENS = 256
+CHOOSING_TOKENS, CHOOSING_SECONDS = 256, 0.5
+WARM_STEPS = 2
 LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_SECONDS = 2, 8, 2.0
 
 
 def rehearse(model: ModelConfig, training: TrainingConfig) -> tuple[Rehearsal, Execution]:
     """Measure; also tells how steps would be computed. Leaves nothing behind but warm kernels."""
-    networks = [build(model.model_copy(update={"num_layers": layers})) for layers in LAYERS]
-    execution = quick_execution(networks[0], model, training)
+    execution = quick_execution(build(_with_layers(model, LAYERS[0])), model, training)
+    release_freed_memory()
+    runtime_bytes = memory_bytes()
     size = _num_sequences(model, training, execution.micro_batch_size)
-    execution = replace(execution, micro_batch_size=min(execution.micro_batch_size, size))
     batch = random_batch(model, size, training.max_length)
-    optimizers = [Optimizer(network, training) for network in networks]
-    to_come = [optimizer.bytes_to_come() for optimizer in optimizers]
-    steps = [
-        TrainStep(network, optimizer, execution, 1.0) for network, optimizer in zip(networks, optimizers, strict=True)
-    ]
-    times = _rounds(steps, batch)
-    measured = [
-        Measured(
-            layers,
-            min(passes for passes, _ in seen),
-            min(update for _, update in seen),
-            activation_bytes_per_token(network, execution.precision),
-            num_bytes,
+    networks = [_Rehearsed(_with_layers(model, layers), training, execution, batch) for layers in LAYERS]
+    _take_turns(networks, batch)
+    small, large = (network.measured() for network in networks)
+    return Rehearsal(size, small, large, runtime_bytes), execution
+
+
+class _Rehearsed:
+    """A small network that takes steps, how long they take, and how much memory it took to begin with."""
+
+    def __init__(self, model: ModelConfig, training: TrainingConfig, execution: Execution, batch: Batch) -> None:
+        release_freed_memory()
+        before = memory_bytes()
+        self._execution = execution
+        self._network = build(model)
+        optimizer = Optimizer(self._network, training)
+        self._optimizer_bytes = optimizer.bytes_to_come()
+        self._step = TrainStep(self._network, optimizer, execution, 1.0)
+        self._seconds: list[dict[str, float]] = []
+        for _ in range(WARM_STEPS):  # freed memory is kept, so what the process has grown to is its peak
+            self._step(batch, 1.0)
+        self._grown_bytes = memory_bytes() - before
+
+    def step(self, batch: Batch) -> None:
+        self._seconds.append(self._step(batch, 1.0).seconds)
+
+    def measured(self) -> Measured:
+        return Measured(
+            self._network.config.num_layers,
+            median(seconds["forward"] + seconds["backward"] for seconds in self._seconds),
+            median(seconds["optimizer"] for seconds in self._seconds),
+            activation_bytes_per_token(self._network, self._execution.precision),
+            self._optimizer_bytes,
+            self._grown_bytes,
         )
-        for layers, network, seen, num_bytes in zip(LAYERS, networks, times, to_come, strict=True)
-    ]
-    return Rehearsal(size, *measured), execution
+
+
+def _with_layers(model: ModelConfig, num_layers: int) -> ModelConfig:
+    return model.model_copy(update={"num_layers": num_layers})
 
 
 def warm_up() -> None:
@@ -62,19 +87,14 @@ def warm_up() -> None:
         TrainStep(network, Optimizer(network, training), execution, 1.0)(random_batch(model, 2, 64), 1.0)
 
 
-def _rounds(steps: list[TrainStep], batch: Batch) -> list[list[tuple[float, float]]]:
-    """Seconds of passes and update, the networks taking turns; the first time pays for fresh memory."""
-    times: list[list[tuple[float, float]]] = [[] for _ in steps]
-    for step in steps:
-        step(batch, 1.0)
+def _take_turns(networks: list[_Rehearsed], batch: Batch) -> None:
+    """So that what slows the machine slows all of them."""
     began = time.perf_counter()
     for number in range(MOST_ROUNDS):
-        for step, seen in zip(steps, times, strict=True):
-            seconds = step(batch, 1.0).seconds
-            seen.append((seconds["forward"] + seconds["backward"], seconds["optimizer"]))
+        for network in networks:
+            network.step(batch)
         if number + 1 >= LEAST_ROUNDS and time.perf_counter() - began > ROUNDS_SECONDS:
             break
-    return times
 
 
 def quick_execution(network: Network, model: ModelConfig, training: TrainingConfig) -> Execution:
@@ -82,7 +102,7 @@ def quick_execution(network: Network, model: ModelConfig, training: TrainingConf
     size = training.micro_batch_size or default_micro_batch(training)
     rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
-    chosen = choose(network, random_batch(model, rows, training.max_length), few)
+    chosen = choose(network, random_batch(model, rows, training.max_length), few, seconds=CHOOSING_SECONDS)
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
 
 
@@ -98,7 +118,7 @@ def default_micro_batch(training: TrainingConfig, most_tokens: int = 2048) -> in
 
 def _num_sequences(model: ModelConfig, training: TrainingConfig, micro_batch_size: int) -> int:
     """A whole micro-batch, or as much of it as is quick."""
-    counts = count(model.model_copy(update={"num_layers": max(LAYERS)}), training.max_length)
+    counts = count(_with_layers(model, max(LAYERS)), training.max_length)
     quick = int(PASS_FLOPS / (counts.training_flops_per_token * training.max_length))
     return max(1, min(micro_batch_size, quick))
 

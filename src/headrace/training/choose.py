@@ -38,11 +38,12 @@ def choose(
     memory_limit: int | None = None,
     reserve: int = 0,
     num_processes: int = 1,
+    seconds: float = CHOOSING_SECONDS,
 ) -> Execution:
     """The fastest way to compute a step of this batch that stays below the limit.
 
     `reserve`: bytes that will be needed beside forward and backward passes (the optimizer's state).
-    `num_processes`: how many share the rows of a batch.
+    `num_processes`: how many share the rows of a batch. `seconds`: after these, one round for each choice is enough.
     """
     num_rows = training.batch_size // num_processes
     size = training.micro_batch_size or _probe_size(num_rows, training.max_length)
@@ -68,20 +69,25 @@ def choose(
             plain = replace(plain, gradient_checkpointing=True)
             release_freed_memory()
     probe = min(plain.micro_batch_size, _probe_size(num_rows, training.max_length))
-    best = fastest(_ways(replace(plain, micro_batch_size=probe), training), measure)
+    best = fastest(_ways(replace(plain, micro_batch_size=probe), training), measure, seconds=seconds)
     best = replace(best, micro_batch_size=plain.micro_batch_size)
     if not training.micro_batch_size:
         sizes = candidate_sizes(num_rows, training.max_length)
         if memory_limit is not None:
             sizes = _sizes_within(sizes, best, measure, memory_limit - reserve)
-        best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure)
+        best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure, seconds=seconds)
     if training.compile and has_compiler():
         best = fastest([best, replace(best, compiled=True, use_onednn=False)], measure)
     release_freed_memory()
     return best
 
 
-def fastest(choices: list[Choice], measure: Callable[[Choice], float], num_rounds: int = NUM_ROUNDS) -> Choice:
+def fastest(
+    choices: list[Choice],
+    measure: Callable[[Choice], float],
+    num_rounds: int = NUM_ROUNDS,
+    seconds: float = CHOOSING_SECONDS,
+) -> Choice:
     """The choice with the shortest time. They take turns, and noise only ever adds: the least time of each counts.
 
     A later choice wins only by a clear margin over the best so far.
@@ -90,7 +96,7 @@ def fastest(choices: list[Choice], measure: Callable[[Choice], float], num_round
         return choices[0]
     for choice in choices:
         measure(choice)  # the first time pays for fresh memory
-    times = {choice: min(measured) for choice, measured in _rounds(choices, measure, num_rounds).items()}
+    times = {choice: min(measured) for choice, measured in _rounds(choices, measure, num_rounds, seconds).items()}
     best = choices[0]
     for choice in choices[1:]:
         if times[choice] < WORTHWHILE * times[best]:
@@ -113,13 +119,15 @@ def candidate_sizes(batch_size: int, length: int) -> list[int]:
     return sizes
 
 
-def _rounds(choices: list[Choice], measure: Callable[[Choice], float], num_rounds: int) -> dict[Choice, list[float]]:
+def _rounds(
+    choices: list[Choice], measure: Callable[[Choice], float], num_rounds: int, seconds: float
+) -> dict[Choice, list[float]]:
     times: dict[Choice, list[float]] = {choice: [] for choice in choices}
     began = time.perf_counter()
     for _ in range(num_rounds):
         for choice in choices:
             times[choice].append(measure(choice))
-        if time.perf_counter() - began > CHOOSING_SECONDS:
+        if time.perf_counter() - began > seconds:
             break
     return times
 
