@@ -68,7 +68,7 @@ def test_the_numbers_are_those_of_the_run(tmp_path: Path) -> None:
     assert run.steps_per_epoch == 100
 
 
-@pytest.mark.parametrize("stage", ["data wait", "optimizer", "evaluation"])
+@pytest.mark.parametrize("stage", ["data wait", "aggregation", "optimizer", "evaluation"])
 def test_a_delay_is_found_and_named(tmp_path: Path, stage: str) -> None:
     page = Tags(report([write_run(tmp_path / "slow", **{stage: 0.5})]))
     bottleneck = page.text.split("Bottleneck")[2].split("What would make it faster")[0]
@@ -80,6 +80,16 @@ def test_several_runs_are_overlaid(tmp_path: Path) -> None:
     text = report(folders)
     assert text.count("first, training") == text.count("second, training") > 0
     assert "first" in report(folders, markdown=True)
+
+
+def test_measured_scaling_is_shown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    way = {"processes": 2, "threads": 1, "tokens_per_second": 1234.0, "speedup": 1.91, "expected_speedup": None}
+    way |= {"efficiency_percent": 95.0, "memory_bytes_per_worker": 300 << 20, "aggregation_percent": 1.3}
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**environment, "scaling": {"measured": [way]}}))
+    page = Tags(report([run]))
+    assert all(figure in page.text for figure in ("2 x 1", "1,234", "1.91", "95%", "300.0 MiB", "1.3%")), page.text
 
 
 def test_markdown_is_plain(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from headrace.data.cache import Cache
 from tests.recipes.parallel_worker import train
 from tests.recipes.test_parallel import corpus, largest_difference, losses, settings, wait_for_steps
 from tests.recipes.two_hosts import ADDRESSES, DEVICE, TwoHosts, why_not
@@ -42,26 +43,25 @@ def start(hosts: TwoHosts, host: int, values: dict[str, Any]) -> subprocess.Pope
 
 
 def local_settings(corpus: Path, run: Path, host: int, **changes: Any) -> dict[str, Any]:
-    """The run directory is shared; each host has its own copy of the text and, unless told otherwise, its own cache."""
+    """The run directory is shared; each host has its own copy of the text and its own cache."""
     own = run.parent / f"host{host}"
     shutil.copytree(corpus, own / "text")
     return settings(own / "text", run, **{"data.cache_dir": str(own / "cache"), **changes})
 
 
-@pytest.mark.parametrize("cache", ["own", "shared"])
-def test_two_hosts_are_the_same_run(hosts: TwoHosts, corpus: Path, tmp_path: Path, cache: str) -> None:
+@pytest.mark.parametrize("disk", ["own", "shared"])
+def test_two_hosts_are_the_same_run(hosts: TwoHosts, corpus: Path, tmp_path: Path, disk: str) -> None:
     train(settings(corpus, tmp_path / "alone"))
     run = tmp_path / "together"
-    place = {"data.cache_dir": str(tmp_path / "shared")} if cache == "shared" else {}
-    started = [start(hosts, host, local_settings(corpus, run, host, **place)) for host in (0, 1)]
+    shared = settings(corpus, run, **{"data.cache_dir": str(tmp_path / "shared")})
+    values = [shared if disk == "shared" else local_settings(corpus, run, host) for host in (0, 1)]
+    started = [start(hosts, host, values[host]) for host in (0, 1)]
     said = [process.communicate(timeout=180)[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     assert len(losses(run)) == 50
     assert largest_difference(tmp_path / "alone", run) < 1e-4
-    for host in (0, 1):
-        own = tmp_path / f"host{host}" / "cache"
-        assert ((tmp_path / "shared") if cache == "shared" else own).exists()
-        assert own.exists() == (cache == "own")
+    for caches in values:
+        assert Cache.open(caches["data.cache_dir"]).verify() == []
 
 
 def test_a_cut_cable_is_an_error_on_both_hosts(hosts: TwoHosts, corpus: Path, tmp_path: Path) -> None:

@@ -94,8 +94,9 @@ class Sharded(Replica):
         from torch.distributed.fsdp import fully_shard
 
         super().__init__(network, group)
-        self._twin = copy.deepcopy(network)  # a plain network, whose weights come and go
-        self._empty_twin()
+        # A plain network, whose weights come and go: all but the parameters is copied.
+        empty: dict[int, Any] = {id(parameter): nn.Parameter(torch.empty(0)) for parameter in network.parameters()}
+        self._twin = copy.deepcopy(network, empty)
         with group.exchanging("sharing out the network"):
             mesh = init_device_mesh(network.head_weight_VD.device.type, (group.world_size,))
             for block in network.blocks:
@@ -118,9 +119,6 @@ class Sharded(Replica):
                 if self._group.is_main:
                     parameter.data = full
         yield self._twin
-        self._empty_twin()
-
-    def _empty_twin(self) -> None:
         for parameter in self._twin.parameters():
             parameter.data = torch.empty(0)
 
