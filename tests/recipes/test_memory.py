@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from headrace.errors import UsageError
 from headrace.models.config import ModelConfig
@@ -25,12 +24,9 @@ RUNTIME = 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process of 1 MiB; and threads as they were."""
+def small_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1 MiB."""
     monkeypatch.setattr(recipe, "memory_bytes", lambda: RUNTIME)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def make(tmp_path: Path, **changes: Any) -> Config:

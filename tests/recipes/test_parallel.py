@@ -25,6 +25,7 @@ from headrace.machine.group import Group, Joined
 from headrace.recipes.config import Config
 from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus, check_sharding
 from tests.conftest import make_text
+from tests.recipes import tiny_run
 from tests.recipes.parallel_worker import train
 
 ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -39,13 +40,6 @@ CASES: dict[str, dict[str, Any]] = {
 SHARDINGS = ("ddp", "fsdp")
 
 
-@pytest.fixture(autouse=True)
-def steady_threads() -> Any:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "corpus"
@@ -56,25 +50,11 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def settings(corpus: Path, out: Path, **changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "model.d_model": 32,
-        "model.num_layers": 2,
-        "model.num_heads": 2,
-        "training.max_length": 32,
-        "training.batch_size": 12,
-        "training.micro_batch_size": 3,
-        "training.max_steps": 50,
-        "training.evaluate_every": 50,
-        "training.save_every": 1000,
-        "training.precision": "float32",
-        "training.matmul": "default",
-        "training.threads": 1,
-        "data.sources": [str(corpus)],
-        "data.tokenizer": "byte",
-        "data.cache_dir": str(corpus.parent / "cache"),
-        "run.out": str(out),
-    }
-    return {**values, **changes}
+    larger = {
+        "training.batch_size": 12, "training.micro_batch_size": 3, "training.max_steps": 50,
+        "training.evaluate_every": 50, "training.save_every": 1000,
+    }  # fmt: skip
+    return tiny_run.settings(corpus, out, **{**larger, **changes})
 
 
 def torchrun(num_processes: int, cases: list[dict[str, Any]], folder: Path) -> None:

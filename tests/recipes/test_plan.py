@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from headrace.machine.measure import Measurements
 from headrace.models.counts import count
@@ -22,14 +21,11 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
-def known_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A machine that need not be measured; and threads as they were."""
+def known_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine that need not be measured."""
     rates = Measurements({"float32": {1: 1e11}, "bfloat16": {1: 1e11}}, 1e10, None, 1e9, busy_cores=0.0)
     monkeypatch.setattr(machine_recipe, "measure", lambda *_: rates)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def tiny(tmp_path: Path, **changes: Any) -> Config:

@@ -24,43 +24,15 @@ from headrace.recipes.pretrain import Pretraining, train
 from headrace.training.loop import StepInfo
 from headrace.training.step import StepResult
 from tests.conftest import make_text
+from tests.recipes.tiny_run import settings
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def steady_threads() -> Any:
-    """Runs set the number of threads; leave it as it was."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     (tmp_path / "corpus.txt").write_text(make_text(40_000))
     return tmp_path / "corpus.txt"
-
-
-def settings(corpus: Path, out: Path, **changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "model.d_model": 32,
-        "model.num_layers": 2,
-        "model.num_heads": 2,
-        "training.max_length": 32,
-        "training.batch_size": 4,
-        "training.micro_batch_size": 2,
-        "training.max_steps": 12,
-        "training.evaluate_every": 4,
-        "training.precision": "float32",
-        "training.matmul": "default",
-        "training.threads": 1,
-        "data.sources": [str(corpus)],
-        "data.tokenizer": "byte",
-        "data.cache_dir": str(corpus.parent / "cache"),
-        "run.out": str(out),
-    }
-    return {**values, **changes}
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
