@@ -59,5 +59,5 @@ limits: $(BENCH)/.installed  ## the targets that headrace promises, as ratios in
 	missed=; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BENCH)/bin/python $$script || missed="$$missed $$script"; done; \
 	test -z "$$missed" || { echo "missed:$$missed"; exit 1; }
 
-clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) $(BENCH) runs build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove the environments and what tools left behind; runs/ stays
+	rm -rf $(VENV) $(BENCH) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

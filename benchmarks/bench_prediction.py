@@ -93,7 +93,7 @@ def in_own_process(job: str, name: str, folder: Path, threads: int) -> dict[str,
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--only", default="", help="names, with commas between them")
@@ -104,7 +104,7 @@ def main() -> None:
     if arguments.job:
         config = make_config(arguments.name, arguments.folder / "text.txt", arguments.folder, arguments.threads)
         print(json.dumps(predict(config) if arguments.job == "predict" else train(config)))
-        return
+        return 0
     names = arguments.only.split(",") if arguments.only else list(CONFIGS)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -118,6 +118,7 @@ def main() -> None:
     print(f"within {SPEED_TOLERANCE:.0%} in speed: {speed} of {len(rows)}; {MEMORY_TOLERANCE:.0%} in memory: {memory}")
     passed = speed >= min(SPEED_AT_LEAST, len(rows)) and memory == len(rows) and slowest <= PREDICTION_SECONDS
     print(json.dumps({"rows": rows, "speed_within": speed, "memory_within": memory, "passed": passed}))
+    return 0 if passed else 1
 
 
 def compare(name: str, folder: Path, threads: int) -> dict[str, Any]:
@@ -146,4 +147,4 @@ def compare(name: str, folder: Path, threads: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

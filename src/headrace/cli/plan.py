@@ -38,7 +38,7 @@ def plan(
     """Predict speed, time, memory and disk of a run; or, with --minutes, propose one for a time and a corpus.
 
     A prediction takes a rehearsal of a few seconds. A proposal takes short trials: a fifth of the minutes, and at most
-    three. What KEY=VALUE or a config sets is kept.
+    two and a half. What KEY=VALUE or a config sets is kept.
     """
     if minutes is not None:
         _propose(gather(arguments or [], preset, None, None, fallback=""), minutes, out or DEFAULT_OUT, as_json)

@@ -23,7 +23,7 @@ PLOT_WIDTH = 40
 def scale(
     arguments: Arguments = None,
     preset: Preset = "",
-    cores: Annotated[int, typer.Option(min=0, help="The most cores to try. Default: all.")] = 0,
+    cores: Annotated[int, typer.Option(min=0, show_default=False, help="The most cores to try. Default: all.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Updates per measurement.")] = 2,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each, taking turns.")] = 3,
     as_json: AsJson = False,

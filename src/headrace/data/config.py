@@ -33,6 +33,6 @@ class DataConfig(BaseModel):
     max_sequences_in_memory: int | None = None
     """Bound on what is buffered, in sequences."""
     memory_budget: str = ""
-    """Bound on what is buffered and used for tokenising, such as 256MiB."""
+    """Bound on what is buffered and, in one process, used for tokenising while training, such as 256MiB."""
     cache_dir: str = ""
     """Where the tokens go; empty: a folder of the user's cache."""

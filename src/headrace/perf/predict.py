@@ -16,7 +16,7 @@ class Measured:
     optimizer_s: float
     activation_bytes_per_token: float
     optimizer_bytes: int
-    """State and working memory of the optimizer."""
+    """State of the optimizer."""
     grown_bytes: int = 0
     """By how much the process grew for it: network, gradients, optimizer, passes, and what the allocator lost."""
 

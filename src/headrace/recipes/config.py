@@ -20,19 +20,19 @@ from headrace.training.config import TrainingConfig
 
 
 class RunConfig(BaseModel):
-    """Where results go."""
+    """Where results go, and in how many processes."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     out: str = ""
     """The run directory; empty: runs/ and the time."""
-    resume: bool | str = False
-    """auto: continue if the run directory has a checkpoint."""
+    resume: bool | Literal["auto"] = False
+    """true: continue, an error without a checkpoint. auto: continue if the run directory has one, else begin."""
     force: bool = False
     """Start even where the memory that is free is predicted not to be enough."""
     processes: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
     """Processes on this machine that train together; auto: as many as are measured to be fastest, each with its share
-    of the cores. torchrun's number, under torchrun."""
+    of the cores. torchrun's number, under torchrun. For the command line: from Python, start by torchrun."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
     """ddp: every process has the whole model. fsdp: each has its piece of the model and of the optimizer's state."""
     timeout_seconds: float = Field(default=300, gt=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from headrace.data.cache import Cache
@@ -16,6 +17,12 @@ from headrace.recipes.prepare import plan, prepare, prepare_share
 
 
 def training_sources(config: Config) -> list[Source]:
+    for source in config.data.sources:
+        if isinstance(source, str) and Cache.is_cache(Path(source)):
+            raise UsageError(
+                f"{source}: a token cache, not text. To train on it, name its text and its tokenizer too:"
+                f" headrace train TEXT data.tokenizer={Cache.open(Path(source)).tokenizer.spec} data.cache_dir={source}"
+            )
     return as_sources(list(config.data.sources) or standard_library())
 
 

@@ -7,6 +7,9 @@ samples.txt         sampled text before training and at each evaluation
 corpus.json         tokenisation and chunking statistics
 ledger.json         what became of every token of a pass
 summary.json        the end result
+tune.json           what `headrace tune --run` measured
+tensorboard/        event files, if asked for
+run.lock            the process that trains here
 checkpoints/        see training/checkpoint.py
 """
 

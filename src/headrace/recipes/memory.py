@@ -33,6 +33,7 @@ def count_memory(
     runtime_bytes: int,
     activation_bytes_per_token: float | None = None,
     optimizer_scratch_bytes: int = 0,
+    num_processes: int = 1,
 ) -> MemoryParts:
     """Memory of training by part. Activations that were not counted on a network are estimated."""
     model, training = config.model, config.training
@@ -51,6 +52,7 @@ def count_memory(
         BATCHES_HELD * training.batch_size * (training.max_length + 1) * 4,
         runtime_bytes,
         optimizer_scratch_bytes,
+        num_shards=num_processes if config.run.sharding == "fsdp" else 1,
     )
 
 
@@ -90,7 +92,7 @@ def check_memory(config: Config, group: Group = ALONE) -> None:
     free = _free_bytes(group, runtime_bytes)
 
     def least_bytes(changed: Config, how: Execution) -> int:
-        parts = count_memory(changed, how, runtime_bytes)
+        parts = count_memory(changed, how, runtime_bytes, num_processes=group.world_size)
         return parts.total - parts.fragmentation
 
     smallest = _smallest_execution(config)
@@ -117,7 +119,8 @@ def memory_limit(config: Config, group: Group = ALONE) -> int | None:
     runtime_bytes = memory_bytes()
     free = _free_bytes(group, runtime_bytes)
     largest = Execution(training.batch_size // group.world_size, gradient_checkpointing=training.gradient_checkpointing)
-    return free if count_memory(config, largest, runtime_bytes).total > free else None
+    needed = count_memory(config, largest, runtime_bytes, num_processes=group.world_size).total
+    return free if needed > free else None
 
 
 def _free_bytes(group: Group, runtime_bytes: int) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from headrace.data.cache import Cache
 from headrace.data.loader import default_cache_dir
-from headrace.data.sources import Source, as_sources, iterate_files, standard_library
+from headrace.data.sources import Source, iterate_files
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.facts import memory_bytes
 from headrace.machine.hardware import available_memory_bytes
@@ -20,6 +20,7 @@ from headrace.perf.flops import Work, count_work, least_traffic
 from headrace.perf.memory import MemoryParts, checkpointed_bytes_per_token, optimizer_bytes
 from headrace.perf.predict import Bound, Rehearsal, find_bound
 from headrace.recipes.config import Config
+from headrace.recipes.feed import training_sources
 from headrace.recipes.machine import Machine, know_machine
 from headrace.recipes.memory import count_memory, remedies
 from headrace.recipes.pretrain import DEFAULT_MINUTES
@@ -136,7 +137,7 @@ def plan(config: Config) -> Plan:
 def _complete(config: Config, assumptions: list[str]) -> tuple[int, int]:
     """Fill in the vocabulary and the context; tell the corpus in bytes and tokens."""
     model, data = config.model, config.data
-    sources = as_sources(list(data.sources) or standard_library())
+    sources = training_sources(config)
     spec = data.tokenizer or f"bpe:{model.vocab_size or 4096}"
     cache = _finished_cache(sources, spec, data.cache_dir)
     if not model.vocab_size:

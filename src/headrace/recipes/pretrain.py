@@ -22,7 +22,6 @@ from headrace.machine.group import join
 from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
-from headrace.models.loss import CHUNK_BYTES
 from headrace.models.network import Network, build
 from headrace.perf import speed
 from headrace.perf.memory import memory_parts
@@ -238,7 +237,7 @@ class Pretraining:
             training.optimizer,
             micro_batch_tokens=training.micro_batch_size * training.max_length,
             activation_bytes_per_token=per_token,
-            head_chunk_bytes=CHUNK_BYTES,
+            head_chunk_bytes=self.execution.head_chunk_bytes,
             loader_bytes=self.loader.counters().bytes_held,
             runtime_bytes=runtime_bytes,
             num_shards=self._num_shards,

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from headrace.data.sources import as_sources, iterate_files, standard_library
+from headrace.data.sources import iterate_files
 from headrace.errors import UsageError
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
@@ -35,6 +35,7 @@ from headrace.perf.hour import (
 from headrace.perf.loss_law import Law
 from headrace.perf.units import human_count, human_time
 from headrace.recipes.config import Config, Layers
+from headrace.recipes.feed import training_sources
 from headrace.recipes.memory import count_memory
 from headrace.recipes.plan import find_vocabulary
 from headrace.recipes.tryout import Tryout, try_out
@@ -107,7 +108,7 @@ class Search:
         self._given, self._minutes = given, minutes
         self.trials: list[Tryout] = []
         base = _without_shape(given)
-        sources = as_sources(list(base.data.sources) or standard_library())
+        sources = training_sources(base)
         corpus_bytes = sum(file.size for source in sources for file in iterate_files(source))
         if corpus_bytes == 0:
             raise UsageError("the corpus is empty: there is nothing to plan for.")

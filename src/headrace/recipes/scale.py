@@ -91,17 +91,18 @@ class Scaling:
 
 
 def ways_to_scale(num_cores: int, batch_size: int) -> list[Way]:
-    """One core, and every number of cores (the powers of two and all, if there are many) by threads and by processes.
+    """One core, and every number of cores (the powers of two and all, if there are many) by threads and by processes;
+    all of them also by several processes of several threads.
 
-    >>> [(way.processes, way.threads) for way in ways_to_scale(3, 12)]
-    [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1)]
+    >>> [(way.processes, way.threads) for way in ways_to_scale(4, 12)]
+    [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2)]
     """
     ways = [Way(1, 1)]
     for cores in _counts(num_cores)[1:]:
         ways.append(Way(1, cores))
         if batch_size % cores == 0:
             ways.append(Way(cores, 1))
-    return ways
+    return ways + [way for way in ways_for_all(num_cores, batch_size) if way not in ways]
 
 
 def ways_for_all(num_cores: int, batch_size: int) -> list[Way]:

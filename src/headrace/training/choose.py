@@ -26,7 +26,7 @@ PROBE_TOKENS = 2048  # enough for products to run at full rate
 NUM_ROUNDS = 3
 CHOOSING_SECONDS = 15.0  # after one round for each choice: where a pass is this slow, noise is small beside it
 MARGIN = 0.95  # of the memory that is left; the rest is for what no measurement foresees
-SMALL_CHUNK_BYTES = CHUNK_BYTES // 4  # of logits, where memory is short: a twentieth slower
+SMALL_CHUNK_BYTES = CHUNK_BYTES // 2  # of logits, where memory is short
 # Another way must be this much faster than the plainer one before it: less is noise, and plainer is better.
 WORTHWHILE = 0.97
 

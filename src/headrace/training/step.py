@@ -93,7 +93,8 @@ def batch_loss(
     documents = None if batch.documents is None else torch.from_numpy(batch.documents[rows]).to(device)
     mask = None if batch.mask is None else torch.from_numpy(batch.mask[rows]).to(device).flatten()
     hidden = (replica or network).hidden(inputs, documents)
-    return head_loss(hidden.flatten(0, 1), network.head_weight_VD, targets.flatten(), mask, scale, network.use_onednn)
+    weight, chunk_bytes = network.head_weight_VD, network.head_chunk_bytes
+    return head_loss(hidden.flatten(0, 1), weight, targets.flatten(), mask, scale, network.use_onednn, chunk_bytes)
 
 
 class TrainStep:
