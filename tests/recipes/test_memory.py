@@ -107,3 +107,11 @@ def test_training_refuses_before_it_starts_unless_forced(
     code, _, _ = command("train", tmp_path / "config.json", "--force")
     assert code == 0
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_model_in_pieces_is_judged_by_its_piece(tmp_path: Path) -> None:
+    how = Execution(1)
+    whole = recipe.count_memory(make(tmp_path), how, RUNTIME)
+    sharded = make(tmp_path, **{"run.sharding": "fsdp"})
+    assert recipe.count_memory(sharded, how, RUNTIME, num_processes=4).optimizer == whole.optimizer // 4
+    assert recipe.count_memory(make(tmp_path), how, RUNTIME, num_processes=4) == whole

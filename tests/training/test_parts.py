@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from headrace.data.batch import Batch
 from headrace.errors import TrainingError
 from headrace.models.config import ModelConfig
+from headrace.models.loss import head_loss
 from headrace.models.network import Network, build
 from headrace.training.choose import choose, fastest
 from headrace.training.config import TrainingConfig
@@ -132,7 +134,9 @@ def test_the_limit_that_comes_first_ends_the_run() -> None:
 
 @pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
 @pytest.mark.parametrize(
-    "execution", [Execution(4, use_onednn=True), Execution(4, gradient_checkpointing=True)], ids=str
+    "execution",
+    [Execution(4, use_onednn=True), Execution(4, gradient_checkpointing=True), Execution(4, head_chunk_bytes=1)],
+    ids=str,
 )
 def test_ways_to_compute_a_step_give_the_same_gradients(arch: str, execution: Execution) -> None:
     gradients = []
@@ -142,6 +146,20 @@ def test_ways_to_compute_a_step_give_the_same_gradients(arch: str, execution: Ex
         accumulate(network, random_batch(masked=True), way, {"forward": 0.0, "backward": 0.0})
         gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
     assert (gradients[1] - gradients[0]).norm() < 1e-5 * gradients[0].norm()
+
+
+def test_logits_exist_in_chunks_of_the_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def watch(*arguments: Any) -> Tensor:
+        seen.append(arguments[-1])
+        return head_loss(*arguments)
+
+    monkeypatch.setattr("headrace.training.step.head_loss", watch)
+    network, way = small("gpt2"), Execution(4, head_chunk_bytes=12345)
+    way.apply_to(network)
+    accumulate(network, random_batch(), way, {"forward": 0.0, "backward": 0.0})
+    assert set(seen) == {12345}
 
 
 def test_the_fastest_choice_wins_by_a_margin() -> None:
