@@ -16,7 +16,7 @@ from headrace.perf.units import human_bytes
 from headrace.recipes.scale import Scaling, Way, remember, ways_to_scale
 from headrace.recipes.scale import scale as measure
 
-HEADINGS = ("", "tokens/s", "times", "expected", "efficiency", "memory", "cores", "aggregation")
+HEADINGS = ("", "tokens/s", "times", "expected", "efficiency", "memory", "cores", "waiting")
 PLOT_WIDTH = 40
 
 
@@ -63,7 +63,7 @@ def show_scaling(result: Scaling) -> None:
         bar = "█" * round(PLOT_WIDTH * way.tokens_per_second / best.tokens_per_second)
         display.out.print(f"{_name(Way(way.processes, way.threads)):>24} [cyan]{bar}[/]")
     display.out.print(f"[bold]best:[/] {_name(Way(best.processes, best.threads))}")
-    display.out.print("[dim]times: one core; memory: per worker; cores: processor time used, all workers together[/]")
+    display.out.print("[dim]times: one core; memory: per worker; cores: processor time used; waiting: for gradients[/]")
     if result.all_reduce_bytes_per_second is not None:
         rate = human_bytes(result.all_reduce_bytes_per_second)
         display.out.print(f"[dim]gradients travel at {rate}/s; expected from that and the update on one core[/]")
