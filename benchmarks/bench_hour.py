@@ -29,8 +29,8 @@ def alternatives(config: dict[str, Any]) -> dict[str, Overrides]:
     width, layers, vocab, batch = model["d_model"], model["num_layers"], model["vocab_size"], training["batch_size"]
     narrow, wide = (max(32, round(width * factor / 32) * 32) for factor in (0.6, 1.6))
     return {
-        "smaller": _shape(narrow, max(1, layers - 1)),
         "larger": _shape(wide, layers + 1),
+        "smaller": _shape(narrow, max(1, layers - 1)),
         "vocabulary x 4": {"data.tokenizer": f"bpe:{4 * vocab}", "model.vocab_size": 0},
         "half the batch": {"training.batch_size": max(1, batch // 2)},
         "defaults": {
