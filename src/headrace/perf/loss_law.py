@@ -2,7 +2,7 @@
 
 The law, in bits per byte: a floor; what a small network cannot express; what little text cannot teach; rare tokens,
 which a large vocabulary has many of; and what is learnt by heart when a text comes again and again. Its coefficients
-and exponents are those of earlier experiments (docs/LOG.md); short trainings tell only the floor, which is the corpus's.
+and exponents are those of earlier experiments (docs/LOG.md); short trainings tell only the floor, the corpus's own.
 """
 
 from __future__ import annotations
