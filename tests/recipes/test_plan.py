@@ -46,7 +46,7 @@ def test_a_rehearsal_is_extended_along_its_layers() -> None:
     assert seconds["forward and backward"] == pytest.approx((0.5 + 3 * 0.1) * 8 / 2)
     assert seconds["optimizer"] == pytest.approx(0.4 + 3 * 0.1)
     assert rehearsal.activation_bytes_per_token(6) == pytest.approx(60.0)
-    assert rehearsal.optimizer_bytes(2) == 120
+    assert rehearsal.grown_bytes(2) == 120
     noisy = Rehearsal(2, Measured(1, 0.5, 0.2, 10.0, 100), Measured(3, 0.4, 0.4, 30.0, 140))
     assert noisy.step_seconds(6, 2)["forward and backward"] == pytest.approx(0.4)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.errors import UsageError
+from headrace.errors import CorpusError, UsageError
 from headrace.models.counts import count
 from headrace.perf.loss_law import Exposure, Law
 from headrace.recipes import propose as recipe
@@ -66,7 +66,7 @@ def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[
 
 
 def test_more_time_gives_a_larger_network(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe, "iterate_files", lambda _: [type("File", (), {"size": 10**10})])
+    monkeypatch.setattr(recipe, "plan_segments", lambda _: [type("Segment", (), {"nbytes": 10**10})])
     minute, day = (recipe.propose(given(corpus), minutes).prospect.exposure.parameters for minutes in (1, 1440))
     assert minute < day
 
@@ -80,13 +80,13 @@ def test_what_is_given_stays(corpus: Path, tried: list[Config]) -> None:
 
 
 def test_what_cannot_be_planned(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"Leave more of it open"):
+    with pytest.raises(UsageError, match="num_heads 37 does not divide"):
         recipe.propose(given(corpus, **{"model.num_heads": 37}), minutes=5)
     monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
     with pytest.raises(UsageError, match="fits both the memory"):
         recipe.propose(given(corpus), minutes=5)
     corpus.write_text("")
-    with pytest.raises(UsageError, match="empty"):
+    with pytest.raises(CorpusError, match="empty"):
         recipe.propose(given(corpus), minutes=5)
     assert not tried
 

@@ -56,6 +56,8 @@ def plan(
 def _propose(given: Layers, minutes: float, out: Path, as_json: bool) -> None:
     if out.exists():
         raise UsageError(f"{out}: exists already. Choose another --out.")
+    if not out.parent.is_dir():
+        raise UsageError(f"{out}: there is no such folder. Choose another --out.")
     proposal = propose(given, minutes, show=_show_trial)
     write_plan(proposal, out)
     show_proposal(proposal, out)

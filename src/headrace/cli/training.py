@@ -78,7 +78,8 @@ def train(
     if not is_joined():
         num_processes = _num_processes(config)
         if num_processes > 1:
-            check_batch_size(config, num_processes)
+            if resume is None:  # a run that goes on takes smaller micro-batches where it must
+                check_batch_size(config, num_processes)
             raise typer.Exit(launch(num_processes, sys.argv[1:]))
     stop = _StopRequest()
     with Pretraining(config, stop.is_set) as pretraining:

@@ -41,7 +41,8 @@ def tune(
     if run is not None:
         if arguments or preset:
             raise UsageError("--run: the configuration is the run's; give no other")
-        layers.add({**read_run_config(run), "run": {}}, f"{run}/config.json")
+        saved = read_run_config(run)
+        layers.add({**saved, "run": {"processes": saved["run"]["processes"]}}, f"{run}/config.json")
     if apply:
         _check_may_write(out)
     with display.spinner("Tuning") as show:
@@ -58,13 +59,15 @@ def tune(
 
 def _check_may_write(out: Path) -> None:
     """Only a file that this command wrote is written over."""
+    if not out.parent.is_dir() or out.is_dir():
+        raise UsageError(f"{out}: not a place for a file. Choose another --out.")
     if out.exists() and not out.read_text(errors="replace").startswith(HEADER):
         raise UsageError(f"{out}: exists, and was not written by headrace tune. Choose another --out.")
 
 
 def _write(out: Path, result: Tuning) -> None:
     """The configuration that was given, with what was found to be faster."""
-    values = result.tuned.model_dump(exclude_defaults=True, exclude={"run": {"out", "resume"}})
+    values = result.tuned.model_dump(exclude_defaults=True, exclude={"run"})
     gain = f"{result.gain.percent:+.0f}% tokens/s" if result.gain.percent else "nothing was clearly faster"
     text = f"{HEADER}: {gain}.\n{yaml.safe_dump(values, sort_keys=False)}"
     write_atomically(out, text.encode())

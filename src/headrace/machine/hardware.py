@@ -16,6 +16,7 @@ from headrace.files import canonical_json, digest
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
+_MEMORY_FIELDS = Path("/sys/fs/cgroup/memory.stat")
 # Instructions that make low precision fast; without them it is slower than float32.
 _FAST_FORMATS = ("avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_int8", "bf16", "asimdhp")
 
@@ -71,9 +72,16 @@ def available_memory_bytes() -> int:
     """What can be taken now without swapping, and within the limit of a container."""
     available = int(psutil.virtual_memory().available)
     try:
-        return min(available, int(_MEMORY_LIMIT.read_text()) - int(_MEMORY_USED.read_text()))
+        used = int(_MEMORY_USED.read_text()) - _file_cache_bytes()
+        return min(available, int(_MEMORY_LIMIT.read_text()) - used)
     except (OSError, ValueError):
         return available
+
+
+def _file_cache_bytes() -> int:
+    """What the container's memory holds of files, and gives up when somebody needs it."""
+    fields = dict(line.split() for line in _MEMORY_FIELDS.read_text().splitlines())
+    return int(fields.get("active_file", 0)) + int(fields.get("inactive_file", 0))
 
 
 def disk_of(folder: Path) -> dict[str, str | int]:

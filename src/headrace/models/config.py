@@ -52,7 +52,8 @@ class ModelConfig(BaseModel):
         if self.num_heads:
             return self.num_heads
         wanted = max(1, self.d_model // 64)
-        return next(n for n in range(wanted, 0, -1) if self.d_model % n == 0 and self.d_model // n % 2 == 0)
+        even = (n for n in range(wanted, 0, -1) if self.d_model % n == 0 and self.d_model // n % 2 == 0)
+        return next(even, 1)
 
     @property
     def head_dim(self) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 import numpy as np
 
@@ -73,10 +72,12 @@ class Law:
         return float(np.dot(self._coefficients(), exposure.terms()))
 
     def fitted(self, trials: Sequence[tuple[Exposure, float]]) -> Law:
-        """With the floor that trials measured. They are too short to tell more: a network that saw a hundred batches
-        says how hard its text is, not what size would be best after a hundred thousand."""
-        misses = [loss - self.bits_per_byte(exposure) for exposure, loss in trials]
-        return replace(self, floor=self.floor + median(misses)) if misses else self
+        """With the floor that the trial which saw most text measured. Short trials tell no more: a network that saw a
+        hundred batches says how hard its text is, not what size would be best after a hundred thousand."""
+        if not trials:
+            return self
+        exposure, loss = max(trials, key=lambda trial: trial[0].tokens * trial[0].bytes_per_token)
+        return replace(self, floor=self.floor + loss - self.bits_per_byte(exposure))
 
     def _coefficients(self) -> list[float]:
         return [self.floor, self.capacity, self.text, self.rare, self.overfitting]

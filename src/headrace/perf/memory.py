@@ -67,13 +67,12 @@ def memory_parts(
     head_chunk_bytes: int,
     loader_bytes: int,
     runtime_bytes: int,
-    optimizer_scratch_bytes: int = 0,
     num_shards: int = 1,
 ) -> MemoryParts:
     """What training holds at its peak: the end of a forward pass, with the gradients of earlier micro-batches.
 
-    What the optimizer works in takes the place of activations, which are gone by then. Activations are counted on the
-    network (what autograd saves), `runtime_bytes` is what the process takes with nothing built: measured, not assumed.
+    What the optimizer works in takes the place of activations, which are gone by then. `runtime_bytes` is what the
+    process takes with nothing built: measured, not assumed.
     `num_shards`: processes that share the state of the model; each gathers the head while it computes.
     """
     weights = FLOAT_BYTES * counts.num_parameters // num_shards
@@ -81,11 +80,10 @@ def memory_parts(
     logits = min(head_chunk_bytes, FLOAT_BYTES * micro_batch_tokens * config.vocab_size)
     activations = int(micro_batch_tokens * activation_bytes_per_token)
     head_buffer = 2 * logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
-    scratch = max(0, optimizer_scratch_bytes - activations - head_buffer)
     return MemoryParts(
         weights=weights + (head_weight if num_shards > 1 else 0),
         gradients=weights,
-        optimizer=optimizer_bytes(config, counts, optimizer) // num_shards + scratch,
+        optimizer=optimizer_bytes(config, counts, optimizer) // num_shards,
         activations=activations,
         head_buffer=head_buffer,
         fragmentation=int(FRAGMENTATION * weights),

@@ -15,9 +15,7 @@ class Measured:
     """Forward and backward of the rehearsed sequences."""
     optimizer_s: float
     activation_bytes_per_token: float
-    optimizer_bytes: int
-    """State of the optimizer."""
-    grown_bytes: int = 0
+    grown_bytes: int
     """By how much the process grew for it: network, gradients, optimizer, passes, and what the allocator lost."""
 
 
@@ -36,7 +34,7 @@ class Rehearsal:
         """Along the line through both: a layer more costs what a layer more cost, and never nothing.
 
         >>> one, three = Measured(1, 0.5, 0.1, 10.0, 100), Measured(3, 0.9, 0.3, 20.0, 300)
-        >>> Rehearsal(4, one, three)._at(6, lambda measured: measured.optimizer_bytes)
+        >>> Rehearsal(4, one, three)._at(6, lambda measured: measured.grown_bytes)
         600.0
         """
         small, large = value(self.small), value(self.large)
@@ -53,9 +51,6 @@ class Rehearsal:
 
     def activation_bytes_per_token(self, num_layers: int) -> float:
         return self._at(num_layers, lambda measured: measured.activation_bytes_per_token)
-
-    def optimizer_bytes(self, num_layers: int) -> int:
-        return int(self._at(num_layers, lambda measured: measured.optimizer_bytes))
 
     def grown_bytes(self, num_layers: int) -> int:
         """With micro-batches of the rehearsed sequences."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,18 @@ def tokenizer_spec(config: Config) -> str:
     data = config.data
     data.tokenizer = data.tokenizer or f"bpe:{config.model.vocab_size or 4096}"
     return data.tokenizer
+
+
+def expected_vocabulary(spec: str) -> int:
+    """The size of a vocabulary that is not there yet.
+
+    >>> expected_vocabulary("bpe:16000"), expected_vocabulary("byte")
+    (16000, 257)
+    """
+    found = re.fullmatch(r"bpe:(\d+)", spec)
+    if found:
+        return int(found.group(1))
+    return 257 if spec in ("byte", "char") else 32_000
 
 
 def prepare_corpus(config: Config, group: Group) -> None:

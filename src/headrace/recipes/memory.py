@@ -32,7 +32,6 @@ def count_memory(
     execution: Execution,
     runtime_bytes: int,
     activation_bytes_per_token: float | None = None,
-    optimizer_scratch_bytes: int = 0,
     num_processes: int = 1,
 ) -> MemoryParts:
     """Memory of training by part. Activations that were not counted on a network are estimated."""
@@ -51,7 +50,6 @@ def count_memory(
         execution.head_chunk_bytes,
         BATCHES_HELD * training.batch_size * (training.max_length + 1) * 4,
         runtime_bytes,
-        optimizer_scratch_bytes,
         num_shards=num_processes if config.run.sharding == "fsdp" else 1,
     )
 
@@ -76,7 +74,7 @@ def remedies(
         smaller = config.model_copy(deep=True)
         smaller.model.num_layers = layers
         if needed_bytes(smaller, checkpointed) <= free_bytes:
-            yield f"model.num_layers={layers} with both of these fits"
+            yield f"model.num_layers={layers} training.micro_batch_size=1 training.gradient_checkpointing=true fits"
             return
     yield "no number of layers fits: choose a smaller model.d_model, model.vocab_size or training.max_length"
 

@@ -69,7 +69,8 @@ def best_processes(config: Config) -> int:
     before = _recorded_processes(config.run) if config.run.resume else None
     if before is not None:
         return before
-    ways = ways_for_all(len(usable_cores()), config.training.batch_size)
+    sequences = config.training.batch_size // max(config.training.micro_batch_size, 1)  # or whole micro-batches
+    ways = ways_for_all(len(usable_cores()), sequences)
     if len(ways) == 1:
         return ways[0].processes
     speeds = _known_speeds(remembered_scaling(config))

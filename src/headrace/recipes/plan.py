@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import torch
 
 from headrace.data.cache import Cache
 from headrace.data.loader import default_cache_dir
-from headrace.data.sources import Source, iterate_files
+from headrace.data.segments import plan_segments
+from headrace.data.sources import Source
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.facts import memory_bytes
 from headrace.machine.hardware import available_memory_bytes
@@ -20,7 +20,7 @@ from headrace.perf.flops import Work, count_work, least_traffic
 from headrace.perf.memory import MemoryParts, checkpointed_bytes_per_token, optimizer_bytes
 from headrace.perf.predict import Bound, Rehearsal, find_bound
 from headrace.recipes.config import Config
-from headrace.recipes.feed import training_sources
+from headrace.recipes.feed import expected_vocabulary, training_sources
 from headrace.recipes.machine import Machine, know_machine
 from headrace.recipes.memory import count_memory, remedies
 from headrace.recipes.pretrain import DEFAULT_MINUTES
@@ -141,11 +141,13 @@ def _complete(config: Config, assumptions: list[str]) -> tuple[int, int]:
     spec = data.tokenizer or f"bpe:{model.vocab_size or 4096}"
     cache = _finished_cache(sources, spec, data.cache_dir)
     if not model.vocab_size:
-        model.vocab_size = cache.tokenizer.vocab_size if cache else find_vocabulary(spec, assumptions)
+        model.vocab_size = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec)
+        if cache is None and not spec.startswith("bpe:"):
+            assumptions.append(f"a vocabulary of {model.vocab_size:,} tokens: the tokenizer is not there yet")
     model.context = model.context or config.training.max_length
     if cache is not None:
         return cache.num_bytes, cache.num_tokens
-    num_bytes = sum(file.size for source in sources for file in iterate_files(source))
+    num_bytes = sum(segment.nbytes for segment in plan_segments(sources))
     per_token = 1.0 if spec in ("byte", "char") else ASSUMED_BYTES_PER_TOKEN
     assumptions.append(f"{per_token:g} bytes a token: the corpus is not tokenised yet")
     return num_bytes, int(num_bytes / per_token)
@@ -157,16 +159,6 @@ def _finished_cache(sources: list[Source], spec: str, folder: str) -> Cache | No
         return None
     cache = Cache.open(path)
     return cache if cache.is_complete else None
-
-
-def find_vocabulary(spec: str, assumptions: list[str]) -> int:
-    """The size of a vocabulary that is not there yet."""
-    found = re.fullmatch(r"bpe:(\d+)", spec)
-    if found:
-        return int(found.group(1))
-    size = 257 if spec in ("byte", "char") else 32_000
-    assumptions.append(f"a vocabulary of {size:,} tokens: the tokenizer is not there yet")
-    return size
 
 
 def _try_rehearsal(config: Config, free: int, assumptions: list[str]) -> tuple[Rehearsal | None, Execution]:
@@ -190,11 +182,9 @@ def _memory(config: Config, rehearsal: Rehearsal | None, execution: Execution, r
     per_token = rehearsal.activation_bytes_per_token(model.num_layers)
     if execution.gradient_checkpointing and not training.gradient_checkpointing:  # as it was not rehearsed
         per_token = checkpointed_bytes_per_token(model, per_token)
-    state_bytes = optimizer_bytes(model, count(model, training.max_length), training.optimizer)
-    scratch = rehearsal.optimizer_bytes(model.num_layers) - state_bytes
-    parts = count_memory(config, execution, rehearsal.runtime_bytes, per_token, scratch)
+    parts = count_memory(config, execution, rehearsal.runtime_bytes, per_token)
     rehearsed = replace(execution, micro_batch_size=rehearsal.num_sequences)
-    counted = count_memory(config, rehearsed, 0, per_token, scratch)
+    counted = count_memory(config, rehearsed, 0, per_token)
     lost = rehearsal.grown_bytes(model.num_layers) - (counted.total - counted.fragmentation - counted.loader)
     return replace(parts, fragmentation=max(0, lost))
 

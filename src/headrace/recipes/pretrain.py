@@ -127,7 +127,7 @@ class Pretraining:
         batches: BatchStream | None = None,
     ) -> None:
         self._given_batches = batches
-        self._scaling = remembered_scaling(config)
+        self._scaling, self._machine = remembered_scaling(config), remembered_machine()  # before cores are shared out
         self.config = config.model_copy(deep=True)
         self._should_stop = should_stop
         keep_freed_memory(even_large=not self.config.training.memory_budget)
@@ -199,6 +199,7 @@ class Pretraining:
         for key in ("micro_batch_size", "precision", "gradient_checkpointing", "threads"):  # chosen is resolved
             setattr(training, key, getattr(self.execution, key))
         training.matmul = "onednn" if self.execution.use_onednn else "default"
+        training.compile = self.execution.compiled
         self.peak_flops = 0.0
         self._hooks: list[TensorBoard] = []
         if group.is_main:
@@ -229,7 +230,7 @@ class Pretraining:
 
     def _instruments(self, runtime_bytes: int) -> dict[str, Any]:
         """What a report needs besides the metrics."""
-        training, machine = self.config.training, remembered_machine()
+        training, machine = self.config.training, self._machine
         per_token = activation_bytes_per_token(self.network, training.precision)
         parts = memory_parts(
             self.config.model,

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from headrace.data.sources import iterate_files
+from headrace.data.segments import plan_segments
 from headrace.errors import UsageError
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
@@ -35,9 +35,8 @@ from headrace.perf.hour import (
 from headrace.perf.loss_law import Law
 from headrace.perf.units import human_count, human_time
 from headrace.recipes.config import Config, Layers
-from headrace.recipes.feed import training_sources
+from headrace.recipes.feed import expected_vocabulary, training_sources
 from headrace.recipes.memory import count_memory
-from headrace.recipes.plan import find_vocabulary
 from headrace.recipes.tryout import Tryout, try_out
 from headrace.training.step import Execution
 
@@ -107,18 +106,20 @@ class Search:
     def __init__(self, given: Layers, minutes: float) -> None:
         self._given, self._minutes = given, minutes
         self.trials: list[Tryout] = []
+        self._misfit: UsageError | None = None
         base = _without_shape(given)
         sources = training_sources(base)
-        corpus_bytes = sum(file.size for source in sources for file in iterate_files(source))
-        if corpus_bytes == 0:
-            raise UsageError("the corpus is empty: there is nothing to plan for.")
+        # Of text, also where files are compressed.
+        corpus_bytes = sum(segment.nbytes for segment in plan_segments(sources))
         self.train_bytes = corpus_bytes * (1 - base.data.validation_fraction)
         self._candidates = self._make_candidates(base, corpus_bytes)
 
     def add(self, trial: Tryout) -> None:
         """Take note of a trial; also of how many tokens its tokenizer really has."""
         self.trials.append(trial)
-        for config in self._candidates:
+        if "model.vocab_size" in self._given.values:
+            return
+        for config in (*self._candidates, trial.config):
             if config.data.tokenizer == trial.config.data.tokenizer:
                 config.model.vocab_size = trial.exposure.vocab_size
 
@@ -193,7 +194,7 @@ class Search:
         ]
         if base.data.tokenizer or base.model.vocab_size:
             spec = base.data.tokenizer or f"bpe:{base.model.vocab_size}"
-            size = base.model.vocab_size or find_vocabulary(spec, [])
+            size = base.model.vocab_size or expected_vocabulary(spec)
             proposed = [{**values, "data.tokenizer": spec, "model.vocab_size": size} for values in proposed]
         free = MEMORY_SHARE * available_memory_bytes()
         distinct: dict[str, Config] = {}
@@ -201,6 +202,8 @@ class Search:
             config = self._build(values)
             if config is not None and count_memory(config, Execution(1), 0).total <= free:
                 distinct[config.model_dump_json()] = config
+        if not distinct and self._misfit is not None:
+            raise self._misfit
         if not distinct:
             kept = ", ".join(self._given.values) or "nothing"
             raise UsageError(f"no network fits both the memory and what is given ({kept}). Leave more of it open.")
@@ -212,10 +215,12 @@ class Search:
         layers.add({"training.max_length": length_for(self._minutes)}, "plan")
         layers.add(values, "plan")
         layers.add(self._given.values, "given")
-        layers.add({"training.max_minutes": self._minutes}, "--minutes")
+        only_minutes = {"training.max_minutes": self._minutes, "training.max_steps": 0, "training.num_epochs": 0}
+        layers.add(only_minutes, "--minutes")
         try:
             config = layers.build()
-        except UsageError:
+        except UsageError as problem:
+            self._misfit = problem
             return None
         model = config.model
         model.num_heads, model.d_ff = model.heads, model.feed_forward

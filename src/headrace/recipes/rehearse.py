@@ -52,7 +52,6 @@ class _Rehearsed:
         self._execution = execution
         self._network = build(model)
         optimizer = Optimizer(self._network, training)
-        self._optimizer_bytes = optimizer.bytes_to_come()
         self._step = TrainStep(self._network, optimizer, execution, 1.0)
         self._seconds: list[dict[str, float]] = []
         for _ in range(WARM_STEPS):  # freed memory is kept, so what the process has grown to is its peak
@@ -68,7 +67,6 @@ class _Rehearsed:
             median(seconds["forward"] + seconds["backward"] for seconds in self._seconds),
             median(seconds["optimizer"] for seconds in self._seconds),
             activation_bytes_per_token(self._network, self._execution.precision),
-            self._optimizer_bytes,
             self._grown_bytes,
         )
 

@@ -14,9 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from headrace.errors import CacheError, TrainingError
 from headrace.files import canonical_json, digest, read_checked_json, user_cache, write_checked_json
@@ -25,6 +28,7 @@ from headrace.machine.hardware import find_hardware
 from headrace.models.network import build
 from headrace.perf.scaling import Step, expect
 from headrace.recipes.config import Config
+from headrace.recipes.feed import expected_vocabulary
 from headrace.recipes.rehearse import default_micro_batch, quick_execution
 from headrace.training.config import TrainingConfig
 
@@ -159,7 +163,7 @@ def scale(
 def _job(config: Config, num_steps: int) -> dict[str, Any]:
     """What all ways have in common: the network, the batch, and how it is computed."""
     model, training = config.model.model_copy(), config.training
-    model.vocab_size = model.vocab_size or DEFAULT_VOCABULARY
+    model.vocab_size = _vocabulary(config)
     model.context = model.context or training.max_length
     execution = quick_execution(build(model), model, training)
     return {
@@ -185,15 +189,31 @@ def _run(way: Way, job: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(way.threads)}
     if sys.platform == "linux":
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    process = subprocess.Popen(
+        [*launcher, *worker], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     try:
-        done = subprocess.run([*launcher, *worker], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise TrainingError(f"{_name(way)}: not measured within {TIMEOUT_S:.0f} s. Take a smaller batch.") from None
-    if done.returncode:
-        last = [line for line in done.stderr.splitlines() if "Error" in line or "error:" in line]
+    finally:
+        end_with_children(process)
+    if process.returncode:
+        last = [line for line in errors.splitlines() if "Error" in line or "error:" in line]
         why = last[0].strip() if last else "killed, perhaps for want of memory"
         raise TrainingError(f"{_name(way)}: could not be measured: {why}")
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(way.processes)]
+
+
+def end_with_children(process: subprocess.Popen[str]) -> None:
+    """Whatever happened: torchrun's workers are in sessions of their own, and would go on without it."""
+    if process.poll() is not None:
+        return
+    family = [*psutil.Process(process.pid).children(recursive=True), process]
+    for member in family:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.wait()
 
 
 def _micro_batch_size(training: dict[str, Any]) -> int:
@@ -245,6 +265,10 @@ def _add_expectations(measured: list[Measured], step: Step, bytes_per_second: fl
             way.expected_speedup = expect(step, way.processes, bytes_per_second).speedup
 
 
+def _vocabulary(config: Config) -> int:
+    return config.model.vocab_size or expected_vocabulary(config.data.tokenizer or f"bpe:{DEFAULT_VOCABULARY}")
+
+
 # Remembering
 
 
@@ -268,8 +292,16 @@ def remembered_scaling(config: Config) -> dict[str, Any] | None:
 
 def _path(config: Config) -> Path:
     """Whatever changes how long an update takes is in the name."""
-    model = {**config.model.model_dump(), "vocab_size": config.model.vocab_size or DEFAULT_VOCABULARY, "context": 0}
-    keys = ("batch_size", "max_length", "optimizer", "gradient_checkpointing")
+    model = {**config.model.model_dump(), "vocab_size": _vocabulary(config), "context": 0}
+    keys = (
+        "batch_size",
+        "max_length",
+        "optimizer",
+        "gradient_checkpointing",
+        "micro_batch_size",
+        "precision",
+        "matmul",
+    )
     training = {key: getattr(config.training, key) for key in keys}
     what = canonical_json({"model": model, "training": training, "sharding": config.run.sharding})
     return user_cache() / "scaling" / f"{digest(find_hardware().fingerprint, what)[:16]}.json"

@@ -2,7 +2,7 @@
 
 A process each, so that threads, allocator, compiled code and peak memory are its own, and one that runs out of memory
 takes nobody with it. `python -m headrace.recipes.trial` reads a configuration and then one line per measurement; it
-ends with its standard input, so it cannot outlive who started it.
+ends with its standard input, so it does not outlive who started it by more than one measurement.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,6 @@ import numpy as np
 import torch
 
 from headrace.data.batch import Batch
-from headrace.data.sizes import parse_bytes
 from headrace.errors import HeadraceError, TrainingError
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.device import best_device
@@ -28,6 +28,7 @@ from headrace.models.loss import CHUNK_BYTES
 from headrace.models.network import build
 from headrace.recipes.config import Config
 from headrace.recipes.feed import open_training
+from headrace.recipes.memory import memory_limit
 from headrace.training.choose import SMALL_CHUNK_BYTES, choose
 from headrace.training.optimizer import Optimizer
 from headrace.training.step import Execution, TrainStep
@@ -83,7 +84,8 @@ class Trial:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             assert stream is not None
-            stream.close()
+            with suppress(BrokenPipeError):  # what a dead trial was not told any more
+                stream.close()
 
     def _ask(self, question: dict[str, object]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -119,8 +121,8 @@ class _Bench:
         network = build(config.model, training.seed).to(best_device())
         optimizer = Optimizer(network, training)
         if is_chosen:
-            budget = parse_bytes("training.memory_budget", training.memory_budget) if training.memory_budget else None
-            self.execution = choose(network, self._next(), training, budget, optimizer.bytes_to_come())
+            limit = memory_limit(config)
+            self.execution = choose(network, self._next(), training, limit, optimizer.bytes_to_come())
         else:
             self.execution = execution_of(config)
         self._step = TrainStep(network, optimizer, self.execution, training.gradient_clip)

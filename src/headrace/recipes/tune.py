@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.data.sizes import parse_bytes
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, TrainingError, UsageError
 from headrace.machine.cores import share_of_cores
 from headrace.machine.hardware import available_memory_bytes
 from headrace.perf.trials import Gain, combined, gain, noise
 from headrace.recipes.config import Config
 from headrace.recipes.feed import complete_model, tokenizer_spec, training_sources
 from headrace.recipes.prepare import prepare
-from headrace.recipes.trial import Trial
+from headrace.recipes.trial import Cost, Trial
 from headrace.training.choose import candidate_sizes, has_compiler
 
 DEFAULT_MINUTES = 2.75
@@ -110,6 +110,8 @@ class Tuning:
 def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[str], None] = lambda _: None) -> Tuning:
     """Try what could make this run faster. Tokenises the corpus first, if that is not done: training needs it too."""
     config = config.model_copy(deep=True)
+    if config.run.processes != 1:
+        raise UsageError(f"run.processes {config.run.processes}: tuning is about one process. Set it to 1.")
     on_option("preparing the corpus")
     cache = prepare(training_sources(config), tokenizer_spec(config), config.data.cache_dir or None)
     complete_model(config, cache.tokenizer)
@@ -124,6 +126,10 @@ def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[
         if has_compiler() and not ladder.config.training.compile:
             ladder.climb([Option({"training.compile": True}, start_seconds=COMPILE_SECONDS)])
     return ladder.result(best_batch_size, time.perf_counter() - began)
+
+
+class _ReferenceLostError(TrainingError):
+    """What everything is compared with has died."""
 
 
 class _Ladder:
@@ -197,6 +203,8 @@ class _Ladder:
         try:
             with Trial(changed(self.config, option.changes)) as trial:
                 self._take_turns(trial, finding)
+        except _ReferenceLostError:
+            raise
         except HeadraceError as problem:
             finding.problem = f"failed: {problem}"
         return finding
@@ -204,7 +212,7 @@ class _Ladder:
     def _take_turns(self, trial: Trial, finding: Finding) -> None:
         until = min(self._deadline, time.perf_counter() + self._share_s)
         while len(finding.pairs) < MOST_PAIRS:
-            before, after = self._reference.measure(), trial.measure()
+            before, after = self._measure_reference(), trial.measure()
             finding.pairs.append((before.seconds_per_token, after.seconds_per_token))
             finding.peak_bytes = after.peak_bytes
             finding.memory_change_bytes = after.peak_bytes - before.peak_bytes
@@ -213,6 +221,12 @@ class _Ladder:
             needed = 2 if is_clear else LEAST_PAIRS
             if len(logs) >= needed and (is_clear or time.perf_counter() > until):
                 break
+
+    def _measure_reference(self) -> Cost:
+        try:
+            return self._reference.measure()
+        except HeadraceError as problem:
+            raise _ReferenceLostError(f"the configuration as it is could not be measured: {problem}") from None
 
     def result(self, best_batch_size: int, seconds: float) -> Tuning:
         """With spreads by the noise of all trials together."""
@@ -285,7 +299,7 @@ def _what_ifs(config: Config) -> Iterator[Option]:
         yield Option({"training.precision": "bfloat16"}, True, "rounder products")
     if model.num_layers > 1:
         yield Option({"model.num_layers": model.num_layers // 2}, True, "a smaller model")
-    if model.num_heads % 2 == 0 and model.d_model >= 128:
+    if model.num_heads % 2 == 0 and model.d_model >= 128 and model.d_model % 4 == 0:
         halves = {f"model.{key}": getattr(model, key) // 2 for key in ("d_model", "num_heads", "d_ff")}
         yield Option({key: value for key, value in halves.items() if value}, True, "a smaller model")
     if model.vocab_size >= 2000:

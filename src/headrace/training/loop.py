@@ -164,6 +164,7 @@ class Loop:
             loss = info.evaluation.loss if info.evaluation else None
             if loss is not None and (position.best_loss is None or loss < position.best_loss):
                 position.best_loss, is_best = loss, True
+            is_best = self._group.from_main(is_best, "waiting for rank 0 to evaluate")  # saving may need everybody
         evaluated = time.perf_counter()
         is_saved = _is_due(config.save_every, info.step, progress_before, info.progress)
         if info.is_last or is_best or is_saved:

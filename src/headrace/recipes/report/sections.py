@@ -109,7 +109,7 @@ def _measured_gains(run: RunRecord) -> list[list[str]]:
             ", ".join(f"{key}={value}" for key, value in found["changes"].items()),
             f"measured: {found['gain_percent']:.1f}% ± {found['spread_percent']:.1f}",
             "yes" if found["changes_result"] else "no",
-            found["note"] or "tried beside the configuration of this run",
+            found["note"] or "tried by headrace tune, on top of what it took before",
         ]
         for found in sorted(faster, key=lambda found: -found["gain_percent"])
     ]
