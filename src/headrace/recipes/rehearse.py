@@ -20,52 +20,70 @@ from headrace.training.activations import activation_bytes_per_token
 from headrace.training.choose import choose
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizer import Optimizer
-from headrace.training.step import Execution, TrainStep
+from headrace.training.step import Execution, TrainStep, accumulate
 
 LAYERS = (1, 3)
 # A pass of the larger network should take about a fifth of a second.
-PASS_FLOPS = 4e10
+PASS_FLOPS = 3e10
 CHOOSING_TOKENS, CHOOSING_SECONDS = 256, 0.5
-WARM_STEPS = 2
-LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_SECONDS = 2, 8, 2.0
+LONG_UPDATE_SECONDS = 0.3
+LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_SECONDS = 2, 9, 1.2
 
 
 def rehearse(model: ModelConfig, training: TrainingConfig) -> tuple[Rehearsal, Execution]:
     """Measure; also tells how steps would be computed. Leaves nothing behind but warm kernels."""
-    execution = quick_execution(build(_with_layers(model, LAYERS[0])), model, training)
+    first = build(_with_layers(model, LAYERS[0]))
+    execution = quick_execution(first, model, training)
+    size = _num_sequences(model, training, execution.micro_batch_size)
+    execution = replace(execution, micro_batch_size=min(execution.micro_batch_size, size))
+    twice = random_batch(model, 2 * size, training.max_length)  # a second forward pass beside the gradients of a first
+    _warm_kernels(first, twice, execution, training)
+    del first
     release_freed_memory()
     runtime_bytes = memory_bytes()
-    size = _num_sequences(model, training, execution.micro_batch_size)
-    batch = random_batch(model, size, training.max_length)
-    networks = [_Rehearsed(_with_layers(model, layers), training, execution, batch) for layers in LAYERS]
-    _take_turns(networks, batch)
+    networks = [_Rehearsed(_with_layers(model, layers), training, execution, twice) for layers in LAYERS]
+    _take_turns(networks, twice.rows(slice(0, size)))
     small, large = (network.measured() for network in networks)
-    return Rehearsal(size, small, large, runtime_bytes), execution
+    micro_batch_size = training.micro_batch_size or default_micro_batch(training)
+    return Rehearsal(size, small, large, runtime_bytes), replace(execution, micro_batch_size=micro_batch_size)
+
+
+def _warm_kernels(network: Network, batch: Batch, execution: Execution, training: TrainingConfig) -> None:
+    """Each keeps buffers of the size that it was used with; training tries both before it chooses."""
+    both = training.matmul == "auto" and has_onednn()
+    for use_onednn in (False, True) if both else (execution.use_onednn,):
+        way = replace(execution, use_onednn=use_onednn)
+        way.apply_to(network)
+        accumulate(network, batch, way, {"forward": 0.0, "backward": 0.0})
 
 
 class _Rehearsed:
     """A small network that takes steps, how long they take, and how much memory it took to begin with."""
 
-    def __init__(self, model: ModelConfig, training: TrainingConfig, execution: Execution, batch: Batch) -> None:
+    def __init__(self, model: ModelConfig, training: TrainingConfig, execution: Execution, twice: Batch) -> None:
         release_freed_memory()
         before = memory_bytes()
         self._execution = execution
         self._network = build(model)
-        optimizer = Optimizer(self._network, training)
-        self._step = TrainStep(self._network, optimizer, execution, 1.0)
-        self._seconds: list[dict[str, float]] = []
-        for _ in range(WARM_STEPS):  # freed memory is kept, so what the process has grown to is its peak
-            self._step(batch, 1.0)
-        self._grown_bytes = memory_bytes() - before
+        step = TrainStep(self._network, Optimizer(self._network, training), execution, 1.0)
+        self._update_s = step(twice, 1.0).seconds["optimizer"]
+        self._grown_bytes = memory_bytes() - before  # freed memory is kept, so this is the peak
+        if self._update_s < LONG_UPDATE_SECONDS:  # else fresh memory is little of it
+            self._update_s = step(twice, 1.0).seconds["optimizer"]
+        self._passes_s: list[float] = []
 
-    def step(self, batch: Batch) -> None:
-        self._seconds.append(self._step(batch, 1.0).seconds)
+    def compute(self, batch: Batch) -> None:
+        seconds = {"forward": 0.0, "backward": 0.0}
+        self._execution.apply_to(self._network)
+        accumulate(self._network, batch, self._execution, seconds)
+        self._network.zero_grad(set_to_none=True)
+        self._passes_s.append(sum(seconds.values()))
 
     def measured(self) -> Measured:
         return Measured(
             self._network.config.num_layers,
-            median(seconds["forward"] + seconds["backward"] for seconds in self._seconds),
-            median(seconds["optimizer"] for seconds in self._seconds),
+            median(self._passes_s),
+            self._update_s,
             activation_bytes_per_token(self._network, self._execution.precision),
             self._grown_bytes,
         )
@@ -90,7 +108,7 @@ def _take_turns(networks: list[_Rehearsed], batch: Batch) -> None:
     began = time.perf_counter()
     for number in range(MOST_ROUNDS):
         for network in networks:
-            network.step(batch)
+            network.compute(batch)
         if number + 1 >= LEAST_ROUNDS and time.perf_counter() - began > ROUNDS_SECONDS:
             break
 
