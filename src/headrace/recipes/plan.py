@@ -30,8 +30,8 @@ from headrace.training.step import Execution
 ASSUMED_BYTES_PER_TOKEN = 3.5
 CHECKPOINTS_AT_ONCE = 3  # last, best, and the one being written
 LARGEST_REHEARSAL = 0.5  # of the free memory
-# What choosing and the instruments of a run leave behind in its process, beyond a rehearsal: 53 and 65 MB on the presets
-# shakespeare-char and prototype (docs/LOG.md).
+# What choosing and the instruments of a run leave behind in its process, beyond a rehearsal: 53 and 65 MB were measured
+# on the presets shakespeare-char and prototype (docs/LOG.md).
 LEFT_BEHIND_BYTES = 59_000_000
 
 
