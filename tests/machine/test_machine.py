@@ -40,7 +40,10 @@ def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert hardware.find_hardware().memory_bytes == 1048576 < whole
     monkeypatch.setattr(hardware, "_MEMORY_USED", tmp_path / "memory.current")
     (tmp_path / "memory.current").write_text("1000000\n")
+    monkeypatch.setattr(hardware, "_MEMORY_FIELDS", tmp_path / "memory.stat")
     assert hardware.available_memory_bytes() == 48576
+    (tmp_path / "memory.stat").write_text("anon 5\nactive_file 20000\ninactive_file 30000\n")
+    assert hardware.available_memory_bytes() == 98576, "what holds files can be taken"
 
 
 def test_a_disk_is_found_under_a_folder_to_come(tmp_path: Path) -> None:

@@ -80,7 +80,10 @@ def available_memory_bytes() -> int:
 
 def _file_cache_bytes() -> int:
     """What the container's memory holds of files, and gives up when somebody needs it."""
-    fields = dict(line.split() for line in _MEMORY_FIELDS.read_text().splitlines())
+    try:
+        fields = dict(line.split() for line in _MEMORY_FIELDS.read_text().splitlines())
+    except OSError:
+        return 0
     return int(fields.get("active_file", 0)) + int(fields.get("inactive_file", 0))
 
 
