@@ -11,10 +11,12 @@ import pytest
 
 from headrace.machine.measure import Measurements
 from headrace.models.counts import count
-from headrace.perf.predict import Measured, Rehearsal, find_bound
+from headrace.perf.memory import MemoryParts
+from headrace.perf.predict import ByLayers, Footprint, Rehearsal, find_bound
 from headrace.recipes import machine as machine_recipe
 from headrace.recipes import plan as recipe
 from headrace.recipes.config import Config, Layers
+from headrace.recipes.rehearse import _quick_depths
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]
@@ -40,15 +42,20 @@ def tiny(tmp_path: Path, **changes: Any) -> Config:
     return layers.build()
 
 
-def test_a_rehearsal_is_extended_along_its_layers() -> None:
-    rehearsal = Rehearsal(2, Measured(1, 0.3, 0.2, 10.0, 100), Measured(3, 0.5, 0.4, 30.0, 140))
+def test_times_are_extended_along_layers() -> None:
+    rehearsal = Rehearsal(2, passes=ByLayers({1: 0.3, 3: 0.5}), update=ByLayers({6: 0.7}))
     seconds = rehearsal.step_seconds(num_layers=6, batch_size=8)
     assert seconds["forward and backward"] == pytest.approx((0.5 + 3 * 0.1) * 8 / 2)
-    assert seconds["optimizer"] == pytest.approx(0.4 + 3 * 0.1)
-    assert rehearsal.activation_bytes_per_token(6) == pytest.approx(60.0)
-    assert rehearsal.grown_bytes(2) == 120
-    noisy = Rehearsal(2, Measured(1, 0.5, 0.2, 10.0, 100), Measured(3, 0.4, 0.4, 30.0, 140))
-    assert noisy.step_seconds(6, 2)["forward and backward"] == pytest.approx(0.4)
+    assert seconds["optimizer"] == 0.7, "measured, not extended"
+    noisy = ByLayers({0: 0.5, 3: 0.4})
+    assert noisy.at(6) == 0.4, "a layer more never takes less"
+
+
+@pytest.mark.parametrize(("num_layers", "depths"), [(1, [1]), (2, [2]), (5, [5]), (13, [0, 3])])
+def test_all_layers_are_timed_where_that_is_quick(num_layers: int, depths: list[int]) -> None:
+    assert _quick_depths(num_layers, num_layers, lambda depth: depth * 1e10) == depths
+    assert _quick_depths(num_layers, num_layers, lambda depth: depth * 1e13) == ([1] if num_layers == 1 else [0, 1])
+    assert _quick_depths(3, num_layers + 3, lambda depth: 0.0) == [0, 3], "no more than were built"
 
 
 @pytest.mark.parametrize(
@@ -84,23 +91,35 @@ def test_the_first_limit_counts(tmp_path: Path) -> None:
 
 def test_a_config_that_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, **{"training.micro_batch_size": 8})
+    rehearsal = Rehearsal(8, ByLayers({5: 0.1}), ByLayers({5: 0.1}))
+    footprint = Footprint(runtime_bytes=10**8, grown_bytes=10**8, activation_bytes_per_token=15_000.0)
+    monkeypatch.setattr(recipe, "rehearse", lambda *_: (rehearsal, footprint))
+    monkeypatch.setattr(recipe, "memory_bytes", lambda: 10**8)
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 10**9)
     fitting = recipe.plan(config)
-    needed = fitting.memory.total
+    assert fitting.fits
+    assert fitting.memory.total == 2 * 10**8 + recipe.LEFT_BEHIND_BYTES + fitting.memory.loader
 
-    monkeypatch.setattr(recipe, "memory_bytes", lambda: fitting.memory.runtime)
     monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 1e9)
-    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: needed - fitting.memory.runtime - 1000)
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: fitting.memory.total - 10**8 - 1000)
     plan = recipe.plan(config)
     assert not plan.fits
-    assert plan.headroom_bytes == pytest.approx(-1000, abs=needed * 0.02)
+    assert plan.headroom_bytes == -1000
     assert plan.remedies[0].startswith("training.micro_batch_size=1 needs")
     monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
     assert "no number of layers fits" in recipe.plan(config).remedies[-1]
+
+
+def test_what_is_too_large_to_rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path)
+    monkeypatch.setattr(recipe, "count_memory", lambda *_, **__: MemoryParts(1, 1, 1, 1, 1, 1, 1, 1 << 60))
+    few = recipe.plan(config)
+    assert few.tokens_per_second
+    assert any("too large to rehearse whole" in text for text in few.assumptions)
     monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 0.0)
     unknown = recipe.plan(config)
     assert unknown.tokens_per_second is None
     assert unknown.bound.name == "unknown"
-    assert unknown.memory.activations > 0
 
 
 def test_the_command(command: Command, tmp_path: Path) -> None:

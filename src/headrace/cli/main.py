@@ -15,7 +15,8 @@ import typer
 from headrace import __version__
 from headrace.cli import bench, display, machine, plan, report, scale, training, tune
 from headrace.data.cache import Cache
-from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
+from headrace.data.loader import DEFAULT_TOKENIZER
+from headrace.data.plan import default_cache_dir
 from headrace.data.sizes import parse_bytes
 from headrace.data.sources import Source, as_sources, standard_library
 from headrace.data.tokenizers import SPEC_HELP

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import operator
 import os
 import time
 import weakref
@@ -15,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headrace.data.arguments import check_arguments, check_weights, queue_limit, whole
 from headrace.data.batch import Assembler, Batch, row_bytes
 from headrace.data.build import Builder, check_memory_budget
 from headrace.data.cache import Cache
@@ -22,7 +21,7 @@ from headrace.data.ledger import Ledger, pass_ledger
 from headrace.data.mixture import Mixture
 from headrace.data.order import FIRST_BLOCK_BYTES
 from headrace.data.packing import DocumentPacking
-from headrace.data.plan import plan_cache
+from headrace.data.plan import default_cache_dir, plan_cache
 from headrace.data.prefetch import Inline, Make, Prefetcher
 from headrace.data.sources import as_sources
 from headrace.data.split import Part, Split
@@ -31,11 +30,9 @@ from headrace.data.tokenizers import Tokenizer
 from headrace.data.trace import RowTrace, Tracer
 from headrace.data.windows import WindowPacking
 from headrace.errors import StateError, UsageError
-from headrace.files import canonical_json, digest, user_cache
+from headrace.files import digest
 
 STATE_VERSION = 1
-MAX_QUEUED_BATCHES = 256
-MAX_QUEUED_BYTES = 256 << 20
 DEFAULT_TOKENIZER = "bpe:16000"
 
 Transform = Callable[[Batch, np.random.Generator], Batch]
@@ -100,15 +97,15 @@ class Loader:
             if prefetch_batches not in ("auto", queue_capacity):
                 raise UsageError("prefetch_batches and queue_capacity are two names of one setting: give one of them")
             prefetch_batches = queue_capacity
-        batch_size, sequence_length, seed = _whole(batch_size), _whole(sequence_length), _whole(seed)
-        rank, world_size, num_workers = _whole(rank), _whole(world_size), _whole(num_workers)
-        _check_arguments(batch_size, sequence_length, rank, world_size, num_workers, prefetch_batches, packing)
+        batch_size, sequence_length, seed = whole(batch_size), whole(sequence_length), whole(seed)
+        rank, world_size, num_workers = whole(rank), whole(world_size), whole(num_workers)
+        check_arguments(batch_size, sequence_length, rank, world_size, num_workers, prefetch_batches, packing)
         self.cache, self._builder = _open_or_build(cache_or_sources, tokenizer, cache_dir, num_workers, memory_budget)
         self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
         self.rank, self.world_size = rank, world_size
         self.row_bytes = row_bytes(sequence_length, self.cache.dtype, packing == "document")
         try:
-            weights = _weights(self.cache, weights)
+            weights = check_weights(self.cache, weights)
             self._streams = self._make_streams(weights, shuffle, packing, Split(self.cache, split, validation_fraction))
             mixture = Mixture(weights, seed) if weights else None
             self._assembler = Assembler(self._streams, mixture, batch_size, sequence_length, rank, world_size)
@@ -124,18 +121,13 @@ class Loader:
                 "mixture": digest(repr(weights))[:8] if weights else "",
             }
             make = _maker(self.cache, self._assembler, transform, seed, rank)
-            limit = _queue_limit(self, max_sequences_in_memory, memory_budget)
+            limit = queue_limit(batch_size // world_size, self.row_bytes, max_sequences_in_memory, memory_budget)
             if self._builder is not None:
                 self._builder.set_order(self._build_order())
                 self._builder.start()
             self._skip: tuple[str, ...] = ()
             self._set_skip(skip)  # names can only be looked up in what is tokenised
-            if prefetch_batches == 0 or num_workers == 0:
-                self._feed: Inline | Prefetcher = Inline(make)
-            else:
-                depth = min(2, limit) if prefetch_batches == "auto" else min(prefetch_batches, limit)
-                grow_to = limit if prefetch_batches == "auto" else depth
-                self._feed = Prefetcher(make, num_workers, depth, grow_to)
+            self._feed = _make_feed(make, num_workers, prefetch_batches, limit)
         except BaseException:
             if self._builder is not None:
                 self._builder.close()
@@ -315,37 +307,15 @@ def _maker(cache: Cache, assembler: Assembler, transform: Transform | None, seed
     return make
 
 
-def _whole(value: Any) -> Any:
-    """Whole numbers of any kind as Python's own: a seed must be the same seed however it was computed."""
-    return value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
-
-
-def _check_arguments(
-    batch_size: int,
-    sequence_length: int,
-    rank: int,
-    world_size: int,
-    num_workers: int,
-    prefetch: int | str,
-    packing: str,
-) -> None:
-    for name, value, least in (
-        ("batch_size", batch_size, 1),
-        ("sequence_length", sequence_length, 1),
-        ("world_size", world_size, 1),
-        ("num_workers", num_workers, 0),
-        ("prefetch_batches", 0 if prefetch == "auto" else prefetch, 0),
-    ):
-        if not isinstance(value, int) or value < least:
-            raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    if not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} does not exist: with world_size {world_size} ranks are 0 to {world_size - 1}")
-    if batch_size % world_size:
-        down = batch_size - batch_size % world_size
-        near = f"{down} or {down + world_size}" if down else str(world_size)
-        raise UsageError(f"batch_size {batch_size} does not divide among {world_size} ranks; use {near}")
-    if packing not in ("stream", "document"):
-        raise UsageError(f"packing {packing!r} is not known: use 'stream' or 'document'")
+def _make_feed(
+    make: Make, num_workers: int, prefetch_batches: int | Literal["auto"], limit: int
+) -> Inline | Prefetcher:
+    if prefetch_batches == 0 or num_workers == 0:
+        return Inline(make)
+    if prefetch_batches == "auto":
+        return Prefetcher(make, num_workers, min(2, limit), grow_to=limit)
+    depth = min(prefetch_batches, limit)
+    return Prefetcher(make, num_workers, depth, grow_to=depth)
 
 
 def _open_or_build(
@@ -360,44 +330,6 @@ def _open_or_build(
     path = Path(cache_dir) if cache_dir is not None else default_cache_dir(sources, tokenizer)
     cache = plan_cache(sources, tokenizer, path)
     return cache, Builder(cache, max(num_workers, 1), memory_budget, in_background=True)
-
-
-def default_cache_dir(sources: Sequence[Any], tokenizer: str | Tokenizer) -> Path:
-    """Where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
-    spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
-    places = [[os.path.abspath(path) for path in source.paths] for source in sources]
-    reading = [source.reading_hash for source in sources]
-    return user_cache() / digest(canonical_json([places, reading, spec]))[:16]
-
-
-def _weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
-    if given is None:
-        own = [source.weight for source in cache.sources]
-        return [weight for weight in own if weight is not None] if all(own) else None
-    if len(given) != len(cache.sources) or not all(0 < weight < math.inf for weight in given):
-        names = ", ".join(repr(source.label) for source in cache.sources)
-        raise UsageError(f"weights {list(given)}: give one positive weight for each of the sources {names}")
-    return list(given)
-
-
-def _queue_limit(loader: Loader, max_sequences: int | None, memory_budget: int | None) -> int:
-    """How many batches may be held: the tighter of the bounds in sequences and in bytes."""
-    rows = loader.batch_size // loader.world_size
-    batch_bytes = rows * loader.row_bytes
-    limit = max(2, min(MAX_QUEUED_BATCHES, MAX_QUEUED_BYTES // batch_bytes))
-    if max_sequences is not None:
-        if max_sequences < rows:
-            raise UsageError(f"max_sequences_in_memory {max_sequences} does not hold one batch of {rows} sequences")
-        limit = min(limit, max_sequences // rows)
-    if memory_budget is not None:
-        # Half for what is ready, the other half for what is being made and tokenised.
-        if memory_budget // 2 < batch_bytes:
-            raise UsageError(
-                f"memory_budget {memory_budget:,} bytes is too small: one batch takes {batch_bytes:,} bytes, and the"
-                " budget must hold twice that"
-            )
-        limit = min(limit, memory_budget // 4 // batch_bytes or 1)
-    return limit
 
 
 def _close(feed: Inline | Prefetcher, builder: Builder | None) -> None:

@@ -16,6 +16,7 @@ from headrace.data.segments import Segment, plan_segments
 from headrace.data.sources import Source
 from headrace.data.tokenizers import Tokenizer, check_spec, load_tokenizer
 from headrace.errors import CacheError
+from headrace.files import canonical_json, digest, user_cache
 
 SAMPLE_BYTES = 8 << 20
 SAMPLE_PLACES = 64
@@ -39,6 +40,14 @@ def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path
         cache.save_tokenizer()
         cache.save(PARTIAL)
     return cache
+
+
+def default_cache_dir(sources: Sequence[Source], tokenizer: str | Tokenizer) -> Path:
+    """Where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
+    spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
+    places = [[os.path.abspath(path) for path in source.paths] for source in sources]
+    reading = [source.reading_hash for source in sources]
+    return user_cache() / digest(canonical_json([places, reading, spec]))[:16]
 
 
 def _previous(path: Path) -> Cache | None:

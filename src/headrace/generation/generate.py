@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headrace.data.tokenizers import Tokenizer
 from headrace.models.network import KeyValueCache, Network
 
 
@@ -34,6 +35,7 @@ def generate(
     A text that outgrows the network's context slides: the older half is forgotten, the rest is read again.
     """
     context = network.config.context
+    device = network.head_weight_VD.device
     tokens_BT = torch.tensor([prompt[-context:] or [end_of_text_id]] * sampling.num_samples)
     generator = torch.Generator().manual_seed(sampling.seed)
     cache = KeyValueCache(network.config.num_layers)
@@ -44,14 +46,21 @@ def generate(
             new_BT = tokens_BT[:, -max(1, context // 2) :]
             cache = KeyValueCache(network.config.num_layers)
         with torch.no_grad():
-            hidden = network(new_BT, cache=cache)[:, -1]
-            chosen_B = _draw(network.logits(hidden).float(), sampling, generator)
+            hidden = network(new_BT.to(device), cache=cache)[:, -1]
+            chosen_B = _draw(network.logits(hidden).float().cpu(), sampling, generator)  # one order of numbers anywhere
         yield [None if ended else int(token) for token, ended in zip(chosen_B, has_ended, strict=True)]
         has_ended |= chosen_B == end_of_text_id
         if bool(has_ended.all()):
             return
         new_BT = chosen_B[:, None]
         tokens_BT = torch.cat([tokens_BT, new_BT], dim=1)[:, -context:]
+
+
+def continue_text(network: Network, tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> str:
+    """A prompt and how it goes on, in one sample."""
+    ids = [int(token) for token in tokenizer.encode(prompt)] if prompt else []
+    made = [row[0] for row in generate(network, ids, sampling, tokenizer.end_of_text_id)]
+    return prompt + tokenizer.decode([token for token in made if token is not None and token < tokenizer.vocab_size])
 
 
 def _draw(logits_BV: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:

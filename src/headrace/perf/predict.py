@@ -2,59 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One small network of the right width: seconds and bytes."""
+class ByLayers:
+    """Seconds at one or two depths of a network: the difference is its layers, the rest its ends."""
 
-    num_layers: int
-    passes_s: float
-    """Forward and backward of the rehearsed sequences."""
-    optimizer_s: float
-    activation_bytes_per_token: float
-    grown_bytes: int
-    """By how much the process grew for it: network, gradients, optimizer, passes, and what the allocator lost."""
+    seconds: dict[int, float]
+
+    def at(self, num_layers: int) -> float:
+        """Along the line through both, if it was not measured: a layer more takes time, never less than none.
+
+        >>> ByLayers({1: 0.5, 3: 0.9}).at(6)
+        1.5
+        """
+        if num_layers in self.seconds:
+            return self.seconds[num_layers]
+        few, many = min(self.seconds), max(self.seconds)
+        per_layer = max(0.0, (self.seconds[many] - self.seconds[few]) / (many - few))
+        return self.seconds[many] + (num_layers - many) * per_layer
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Two networks that differ only in their number of layers: the difference is the layers, the rest is the ends."""
+    """Times of a network of the right width, measured."""
 
     num_sequences: int
     """How many sequences each pass had."""
-    small: Measured
-    large: Measured
-    runtime_bytes: int = 0
-    """Of the process with its kernels warm and nothing built."""
-
-    def _at(self, num_layers: int, value: Callable[[Measured], float]) -> float:
-        """Along the line through both: a layer more costs what a layer more cost, and never nothing.
-
-        >>> one, three = Measured(1, 0.5, 0.1, 10.0, 100), Measured(3, 0.9, 0.3, 20.0, 300)
-        >>> Rehearsal(4, one, three)._at(6, lambda measured: measured.grown_bytes)
-        600.0
-        """
-        small, large = value(self.small), value(self.large)
-        per_layer = max(0.0, (large - small) / (self.large.num_layers - self.small.num_layers))
-        return large + (num_layers - self.large.num_layers) * per_layer
+    passes: ByLayers
+    """Forward and backward."""
+    update: ByLayers
 
     def step_seconds(self, num_layers: int, batch_size: int) -> dict[str, float]:
         """Of an update: forward and backward, which grow with the batch, and the optimizer, which does not."""
-        passes = self._at(num_layers, lambda measured: measured.passes_s) * batch_size / self.num_sequences
         return {
-            "forward and backward": passes,
-            "optimizer": self._at(num_layers, lambda measured: measured.optimizer_s),
+            "forward and backward": self.passes.at(num_layers) * batch_size / self.num_sequences,
+            "optimizer": self.update.at(num_layers),
         }
 
-    def activation_bytes_per_token(self, num_layers: int) -> float:
-        return self._at(num_layers, lambda measured: measured.activation_bytes_per_token)
 
-    def grown_bytes(self, num_layers: int) -> int:
-        """With micro-batches of the rehearsed sequences."""
-        return int(self._at(num_layers, lambda measured: measured.grown_bytes))
+@dataclass(frozen=True)
+class Footprint:
+    """Memory of the whole network when it takes steps."""
+
+    runtime_bytes: int
+    """Of the process before it was built."""
+    grown_bytes: int
+    """By how much it grew: network, gradients, optimizer, passes, and what the allocator lost."""
+    activation_bytes_per_token: float
 
 
 @dataclass(frozen=True)

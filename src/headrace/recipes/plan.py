@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from headrace.data.cache import Cache
-from headrace.data.loader import default_cache_dir
+from headrace.data.plan import default_cache_dir
 from headrace.data.segments import plan_segments
 from headrace.data.sources import Source
 from headrace.machine.allocator import keep_freed_memory
@@ -17,14 +17,14 @@ from headrace.machine.facts import memory_bytes
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
 from headrace.perf.flops import Work, count_work, least_traffic
-from headrace.perf.memory import MemoryParts, checkpointed_bytes_per_token, optimizer_bytes
-from headrace.perf.predict import Bound, Rehearsal, find_bound
+from headrace.perf.memory import MemoryParts, optimizer_bytes
+from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
 from headrace.recipes.config import Config
 from headrace.recipes.feed import expected_vocabulary, training_sources
 from headrace.recipes.machine import Machine, know_machine
 from headrace.recipes.memory import count_memory, remedies
 from headrace.recipes.pretrain import DEFAULT_MINUTES
-from headrace.recipes.rehearse import rehearse, warm_up
+from headrace.recipes.rehearse import quick_execution, rehearse, rehearse_few_layers, warm_up
 from headrace.training.step import Execution
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
@@ -103,8 +103,8 @@ def plan(config: Config) -> Plan:
         training.optimizer,
         training.gradient_checkpointing,
     )
-    rehearsal, execution = _try_rehearsal(config, free, assumptions)
-    memory = _memory(config, rehearsal, execution, runtime_bytes)
+    execution, rehearsal, footprint = _rehearse(config, free, assumptions)
+    memory = _memory(config, execution, runtime_bytes, footprint)
     seconds = rehearsal.step_seconds(model.num_layers, training.batch_size) if rehearsal else None
     step_s = sum(seconds.values()) if seconds else None
     steps_per_epoch = corpus_tokens * (1 - config.data.validation_fraction) / training.batch_size / training.max_length
@@ -125,13 +125,14 @@ def plan(config: Config) -> Plan:
         cache_bytes=corpus_tokens * (2 if model.vocab_size <= 1 << 16 else 4),
         checkpoint_bytes=CHECKPOINTS_AT_ONCE
         * (memory.weights + optimizer_bytes(model, work.counts, training.optimizer)),
-        bound=_bound(machine, work, config, rehearsal, execution, step_s),
+        bound=_bound(machine, work, config, memory, execution, step_s),
         assumptions=assumptions,
     )
     if not result.fits:
+        lost = memory.fragmentation / memory.coming_and_going
 
         def needed_bytes(changed: Config, how: Execution) -> int:
-            return _memory(changed, rehearsal, how, runtime_bytes).total
+            return count_memory(changed, how, memory.runtime, fragmentation=lost).total
 
         result.remedies = list(remedies(config, execution, needed_bytes, free))
     return result
@@ -164,31 +165,32 @@ def _finished_cache(sources: list[Source], spec: str, folder: str) -> Cache | No
     return cache if cache.is_complete else None
 
 
-def _try_rehearsal(config: Config, free: int, assumptions: list[str]) -> tuple[Rehearsal | None, Execution]:
-    """None where even the small networks of the rehearsal would crowd the machine."""
-    few = config.model.model_copy(update={"num_layers": 3})
-    needed = 5 * 4 * count(few, config.training.max_length).num_parameters
-    if needed > LARGEST_REHEARSAL * free:
-        assumptions.append("too large to rehearse here: speed is unknown, activations are estimated")
-        checkpointing = config.training.gradient_checkpointing
-        return None, Execution(config.training.micro_batch_size or 1, gradient_checkpointing=checkpointing)
-    rehearsal, execution = rehearse(config.model, config.training)
-    if not config.training.micro_batch_size:
-        assumptions.append(f"micro-batches of {execution.micro_batch_size}; training measures which is fastest")
-    return rehearsal, execution
-
-
-def _memory(config: Config, rehearsal: Rehearsal | None, execution: Execution, runtime_bytes: int) -> MemoryParts:
+def _rehearse(
+    config: Config, free: int, assumptions: list[str]
+) -> tuple[Execution, Rehearsal | None, Footprint | None]:
+    """None for what cannot be measured without crowding the machine."""
     model, training = config.model, config.training
-    if rehearsal is None:
+    few = model.model_copy(update={"num_layers": 3})
+    if 5 * 4 * count(few, training.max_length).num_parameters > LARGEST_REHEARSAL * free:
+        assumptions.append("too large to rehearse here: speed is unknown, activations and fragmentation are estimated")
+        size = training.micro_batch_size or 1
+        return Execution(size, gradient_checkpointing=training.gradient_checkpointing), None, None
+    execution = quick_execution(model, training)
+    if not training.micro_batch_size:
+        assumptions.append(f"micro-batches of {execution.micro_batch_size}; training measures which is fastest")
+    if count_memory(config, execution, memory_bytes()).total > LARGEST_REHEARSAL * free:
+        assumptions.append("too large to rehearse whole: activations and fragmentation are estimated")
+        return execution, rehearse_few_layers(model, training, execution), None
+    return execution, *rehearse(model, training, execution)
+
+
+def _memory(config: Config, execution: Execution, runtime_bytes: int, footprint: Footprint | None) -> MemoryParts:
+    if footprint is None:
         return count_memory(config, execution, runtime_bytes)
-    per_token = rehearsal.activation_bytes_per_token(model.num_layers)
-    if execution.gradient_checkpointing and not training.gradient_checkpointing:  # as it was not rehearsed
-        per_token = checkpointed_bytes_per_token(model, per_token)
-    parts = count_memory(config, execution, rehearsal.runtime_bytes + LEFT_BEHIND_BYTES, per_token)
-    rehearsed = replace(execution, micro_batch_size=rehearsal.num_sequences)
-    counted = count_memory(config, rehearsed, 0, per_token)
-    lost = rehearsal.grown_bytes(model.num_layers) - (counted.total - counted.fragmentation - counted.loader)
+    runtime_bytes = footprint.runtime_bytes + LEFT_BEHIND_BYTES
+    per_token = footprint.activation_bytes_per_token
+    parts = count_memory(config, execution, runtime_bytes, per_token, fragmentation=0.0)
+    lost = footprint.grown_bytes - (parts.total - parts.loader - parts.runtime)
     return replace(parts, fragmentation=max(0, lost))
 
 
@@ -210,16 +212,15 @@ def _bound(
     machine: Machine,
     work: Work,
     config: Config,
-    rehearsal: Rehearsal | None,
+    memory: MemoryParts,
     execution: Execution,
     step_s: float | None,
 ) -> Bound:
-    if rehearsal is None or step_s is None:
+    if step_s is None:
         return Bound("unknown", "too large to rehearse on this machine")
     training = config.training
-    tokens = training.batch_size * training.max_length
-    kept = rehearsal.activation_bytes_per_token(config.model.num_layers) * tokens
     micro_batches = training.batch_size // max(1, execution.micro_batch_size)
+    kept = micro_batches * memory.activations
     traffic = sum(least_traffic(work, micro_batches, kept, training.optimizer).values())
     peak = machine.measurements.peak_flops(execution.precision, torch.get_num_threads())
     return find_bound(sum(work.timed_flops.values()), traffic, step_s, peak, machine.measurements.memory_bandwidth)

@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.data.build import Builder, Progress, check_memory_budget
 from headrace.data.cache import Cache
-from headrace.data.loader import DEFAULT_TOKENIZER, default_cache_dir
-from headrace.data.plan import plan_cache
+from headrace.data.loader import DEFAULT_TOKENIZER
+from headrace.data.plan import default_cache_dir, plan_cache
 from headrace.data.segments import share_of_segments
 from headrace.data.sources import as_sources
 from headrace.data.tokenizers import Tokenizer

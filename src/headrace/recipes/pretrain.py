@@ -6,15 +6,14 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headrace.errors import CheckpointError, UsageError
-from headrace.generation.generate import Sampling, generate
+from headrace.errors import UsageError
+from headrace.generation.generate import Sampling, continue_text
 from headrace.machine.allocator import keep_freed_memory, release_freed_memory
 from headrace.machine.device import best_device
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes, peak_memory_bytes
@@ -23,7 +22,6 @@ from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
 from headrace.models.network import Network, build
-from headrace.perf import speed
 from headrace.perf.memory import memory_parts
 from headrace.recipes.config import Config, Layers
 from headrace.recipes.feed import complete_model, open_training, open_validation, prepare_corpus
@@ -33,7 +31,8 @@ from headrace.recipes.machine import remembered_machine
 from headrace.recipes.memory import check_memory, memory_limit
 from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus, check_sharding
 from headrace.recipes.presets import PRESETS
-from headrace.recipes.resume import check_resumable, num_processes_of, resumed_execution
+from headrace.recipes.resume import check_resumable, checkpoint_to_resume, num_processes_of, resumed_execution
+from headrace.recipes.run import Run
 from headrace.recipes.scale import remembered_scaling
 from headrace.recipes.tensorboard import TensorBoard
 from headrace.training.activations import activation_bytes_per_token
@@ -56,37 +55,6 @@ from headrace.training.step import Execution, TrainStep
 Hook = Callable[[StepInfo], None]
 DEFAULT_MINUTES = 10.0
 SAMPLE_TOKENS = 120
-
-
-@dataclass
-class Run:
-    """What a run did; also what `train --json` prints."""
-
-    folder: Path
-    parameters: int
-    steps: int = 0
-    tokens: int = 0
-    train_seconds: float = 0.0
-    tokens_per_second: float = 0.0
-    train_loss: float | None = None
-    first_loss: float | None = None
-    validation_loss: float | None = None
-    validation_bits_per_byte: float | None = None
-    data_wait_percent: float = 0.0
-    percent_of_peak: float | None = None
-    peak_memory_bytes: int = 0
-    cpu_cores: float = 0.0
-    skipped_steps: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time went; sums to train_seconds."""
-    first_sample: str = ""
-    last_sample: str = ""
-    was_stopped: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        values = asdict(self)
-        values["run"] = str(values.pop("folder"))
-        return values
 
 
 def train(
@@ -167,7 +135,7 @@ class Pretraining:
     def _open(self, stack: ExitStack) -> None:
         config, training, group = self.config, self.config.training, self.group
         self._checkpoints = Checkpoints(self.folder.path / "checkpoints")
-        resume_from = self._checkpoint_to_resume()
+        resume_from = checkpoint_to_resume(config.run.resume, self.folder, self._checkpoints, group)
         if resume_from is None:
             check_batch_size(config, group.world_size)
         check_sharding(config)
@@ -251,19 +219,6 @@ class Pretraining:
             "scaling": self._scaling,
         }
 
-    def _checkpoint_to_resume(self) -> Path | None:
-        wanted = self.config.run.resume
-        last = self._checkpoints.last() if wanted and self.group.is_main else None
-        name = self.group.from_main(last and last.name, "finding the checkpoint")
-        checkpoint = self.folder.path / "checkpoints" / name if name else None
-        if wanted is True and checkpoint is None:
-            raise CheckpointError(f"{self.folder.path}: no checkpoint to resume from.")
-        if not wanted and self.folder.holds_a_run:
-            raise UsageError(
-                f"{self.folder.path}: holds a run already. Resume it with --resume, or choose another --out."
-            )
-        return checkpoint
-
     def _make_evaluator(self) -> Evaluator | None:
         loader = open_validation(self.config, self.loader.cache)
         if loader is None:
@@ -313,7 +268,7 @@ class Pretraining:
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
                 tally.add(info)
-                self._update_run(info, tally)
+                run.update(info, tally, self.counts.training_flops_per_token, self.peak_flops)
                 if info.sample:
                     self.folder.add_sample(info.step, info.sample)
                 line = as_metrics(info, self._gauges(info))
@@ -331,20 +286,6 @@ class Pretraining:
             self._write_ledger()
         self.folder.write_json("summary.json", run.as_json())
         self.group.wait_for_all("waiting for rank 0 to finish")  # who leaves early would be taken for lost
-
-    def _update_run(self, info: StepInfo, tally: Tally) -> None:
-        run = self.run
-        run.steps, run.tokens, run.train_seconds = info.step, info.tokens, info.elapsed_s
-        run.first_loss = info.loss if run.first_loss is None else run.first_loss
-        run.train_loss = info.loss
-        run.tokens_per_second = speed.tokens_per_second(tally.tokens, tally.elapsed_s)
-        flops = tally.tokens * self.counts.training_flops_per_token
-        run.percent_of_peak = speed.percent_of_peak(flops, tally.working_s, self.peak_flops)
-        run.data_wait_percent = 100 * speed.median(tally.wait_shares)
-        run.last_sample = info.sample or run.last_sample
-        if info.evaluation is not None:
-            run.validation_loss = info.evaluation.loss
-            run.validation_bits_per_byte = info.evaluation.bits_per_byte
 
     def _gauges(self, info: StepInfo) -> dict[str, Any]:
         """What the process and the loader show at this moment, for metrics.jsonl."""
@@ -390,13 +331,8 @@ class Pretraining:
 
     def _sample(self, network: Network) -> str:
         training = self.config.training
-        prompt = [int(token) for token in self.tokenizer.encode(training.prompt)] if training.prompt else []
         sampling = Sampling(max_tokens=SAMPLE_TOKENS, temperature=0.8, top_k=50, seed=training.seed)
-        end = self.tokenizer.end_of_text_id
-        ids = [row[0] for row in generate(network, prompt, sampling, end)]
-        return training.prompt + self.tokenizer.decode(
-            [i for i in ids if i is not None and i < self.tokenizer.vocab_size]
-        )
+        return continue_text(network, self.tokenizer, training.prompt, sampling)
 
     def _save(self, is_best: bool) -> None:
         """By rank 0, in the same files whatever the processes have of the network."""

@@ -1,12 +1,14 @@
-"""A rehearsal: two small networks of a config's width are trained for a moment, to tell what the whole will take."""
+"""A rehearsal of a run: its network takes steps for a few seconds, some of them without their products."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
+from statistics import median_low
 
 import numpy as np
+import torch
 
 from headrace.data.batch import Batch
 from headrace.machine.allocator import release_freed_memory
@@ -14,77 +16,128 @@ from headrace.machine.facts import memory_bytes
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.linear import has_onednn
-from headrace.models.network import Network, build
-from headrace.perf.predict import Measured, Rehearsal
+from headrace.models.network import build
+from headrace.perf.flops import count_work
+from headrace.perf.predict import ByLayers, Footprint, Rehearsal
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.choose import choose
 from headrace.training.config import TrainingConfig
+from headrace.training.dry import WithoutProducts
 from headrace.training.optimizer import Optimizer
 from headrace.training.step import Execution, TrainStep, accumulate
 
-LAYERS = (1, 3)
-# A pass of the larger network should take about a fifth of a second.
-PASS_FLOPS = 3e10
-CHOOSING_TOKENS, CHOOSING_SECONDS = 256, 0.5
+FEW_LAYERS = 3
+# A third of a second on two cores; what cannot be divided may take twice that.
+QUICK_FLOPS, MOST_FLOPS = 6e10, 1.2e11
 LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_SECONDS = 2, 9, 1.2
+LEAST_DRY_STEPS, MOST_DRY_STEPS, DRY_SECONDS = 2, 4, 0.9  # memory settles within two or three
+CHOOSING_TOKENS, CHOOSING_VOCABULARY, CHOOSING_SECONDS = 256, 4096, 0.3
 
 
-def rehearse(model: ModelConfig, training: TrainingConfig) -> tuple[Rehearsal, Execution]:
-    """Measure; also tells how steps would be computed. Leaves nothing behind but warm kernels."""
-    first = build(_with_layers(model, LAYERS[0]))
-    execution = quick_execution(first, model, training)
-    size = _num_sequences(model, training, execution.micro_batch_size)
-    execution = replace(execution, micro_batch_size=min(execution.micro_batch_size, size))
-    twice = random_batch(model, 2 * size, training.max_length)  # a second forward pass beside the gradients of a first
-    _warm_kernels(first, twice, execution, training)
-    del first
+def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution) -> tuple[Rehearsal, Footprint]:
+    """Time and memory of the whole network, which has to fit the machine.
+
+    Memory is told by steps without products: it depends on every tensor that comes and goes, so no smaller network
+    tells it. They also pay for fresh memory before anything is timed.
+    """
     release_freed_memory()
     runtime_bytes = memory_bytes()
-    networks = [_Rehearsed(_with_layers(model, layers), training, execution, twice) for layers in LAYERS]
-    _take_turns(networks, twice.rows(slice(0, size)))
-    small, large = (network.measured() for network in networks)
-    micro_batch_size = training.micro_batch_size or default_micro_batch(training)
-    return Rehearsal(size, small, large, runtime_bytes), replace(execution, micro_batch_size=micro_batch_size)
+    stage = _Stage(model, training, execution)
+    began = time.perf_counter()
+    for number in range(MOST_DRY_STEPS):
+        if number >= LEAST_DRY_STEPS and time.perf_counter() - began > DRY_SECONDS:
+            break
+        stage.take_dry_step()
+    grown_bytes = memory_bytes() - runtime_bytes  # freed memory is kept, so this is the peak
+    footprint = Footprint(runtime_bytes, grown_bytes, activation_bytes_per_token(stage.network, execution.precision))
+    return stage.time_steps(), footprint
 
 
-def _warm_kernels(network: Network, batch: Batch, execution: Execution, training: TrainingConfig) -> None:
-    """Each keeps buffers of the size that it was used with; training tries both before it chooses."""
-    both = training.matmul == "auto" and has_onednn()
-    for use_onednn in (False, True) if both else (execution.use_onednn,):
-        way = replace(execution, use_onednn=use_onednn)
-        way.apply_to(network)
-        accumulate(network, batch, way, {"forward": 0.0, "backward": 0.0})
+def rehearse_few_layers(model: ModelConfig, training: TrainingConfig, execution: Execution) -> Rehearsal:
+    """Time alone, for a network that is too large to be built whole."""
+    stage = _Stage(model, training, execution, most_layers=FEW_LAYERS)
+    stage.take_dry_step()
+    return stage.time_steps()
 
 
-class _Rehearsed:
-    """A small network that takes steps, how long they take, and how much memory it took to begin with."""
+class _Stage:
+    """A network, or the first layers of it, and an optimizer to take steps with."""
 
-    def __init__(self, model: ModelConfig, training: TrainingConfig, execution: Execution, twice: Batch) -> None:
-        release_freed_memory()
-        before = memory_bytes()
+    def __init__(
+        self, model: ModelConfig, training: TrainingConfig, execution: Execution, most_layers: int | None = None
+    ) -> None:
+        self._model = model
+        self.network = build(_with_layers(model, min(most_layers or model.num_layers, model.num_layers)))
+        self._blocks = self.network.blocks
+        self._optimizer = Optimizer(self.network, training)
+        self._training = training
         self._execution = execution
-        self._network = build(model)
-        step = TrainStep(self._network, Optimizer(self._network, training), execution, 1.0)
-        step(twice, 1.0)  # pays for fresh memory
-        self._grown_bytes = memory_bytes() - before  # freed memory is kept, so this is the peak
-        self._update_s = step(twice.rows(slice(0, 1)), 1.0).seconds["optimizer"]
-        self._passes_s: list[float] = []
 
-    def compute(self, batch: Batch) -> None:
-        seconds = {"forward": 0.0, "backward": 0.0}
-        self._execution.apply_to(self._network)
-        accumulate(self._network, batch, self._execution, seconds)
-        self._network.zero_grad(set_to_none=True)
-        self._passes_s.append(sum(seconds.values()))
+    def take_dry_step(self) -> None:
+        """Two micro-batches, if there are: a forward pass beside the gradients of an earlier one takes most memory."""
+        rows = min(self._training.batch_size, 2 * self._execution.micro_batch_size)
+        batch = random_batch(self._model, rows, self._training.max_length)
+        execution = replace(self._execution, use_onednn=has_onednn())
+        with WithoutProducts():
+            TrainStep(self.network, self._optimizer, execution, 1.0)(batch, 1.0)
 
-    def measured(self) -> Measured:
-        return Measured(
-            self._network.config.num_layers,
-            median(self._passes_s),
-            self._update_s,
-            activation_bytes_per_token(self._network, self._execution.precision),
-            self._grown_bytes,
-        )
+    def time_steps(self) -> Rehearsal:
+        """Passes and updates in turns, so that noise meets both."""
+        model, length = self._model, self._training.max_length
+
+        def sequence_flops(depth: int) -> float:
+            return length * count(_with_layers(model, depth), length).training_flops_per_token
+
+        def update_flops(depth: int) -> float:
+            return count_work(_with_layers(model, depth), length, 0, self._training.optimizer).phase_flops("optimizer")
+
+        layers = len(self._blocks), model.num_layers
+        passes: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, sequence_flops)}
+        updates: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, update_flops)}
+        size = max(1, min(self._execution.micro_batch_size, int(QUICK_FLOPS / sequence_flops(max(passes)))))
+        batch = random_batch(model, size, length)
+        self._execution.apply_to(self.network)
+        began = time.perf_counter()
+        for number in range(MOST_ROUNDS):
+            has_time = number == 0 or time.perf_counter() - began < ROUNDS_SECONDS
+            if number >= LEAST_ROUNDS and not has_time:
+                break
+            for depth, times in passes.items():
+                times.append(self._time_passes(depth, batch))
+            for depth, times in updates.items() if has_time else ():
+                times.append(self._time_update(depth))
+        return Rehearsal(size, _by_layers(passes), _by_layers(updates))
+
+    def _time_passes(self, depth: int, batch: Batch) -> float:
+        self.network.zero_grad(set_to_none=True)
+        self.network.blocks = self._blocks[:depth]
+        began = time.perf_counter()
+        accumulate(self.network, batch, self._execution, {"forward": 0.0, "backward": 0.0})
+        seconds = time.perf_counter() - began
+        self.network.blocks = self._blocks
+        return seconds
+
+    def _time_update(self, depth: int) -> float:
+        """Of the ends and some of the layers; what the gradients are does not matter."""
+        beyond = set(self._blocks[depth:].parameters())
+        for parameter in self.network.parameters():
+            parameter.grad = None if parameter in beyond else torch.ones_like(parameter)
+        began = time.perf_counter()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        self._optimizer.step(1.0)
+        return time.perf_counter() - began
+
+
+def _by_layers(times: dict[int, list[float]]) -> ByLayers:
+    # The lower one of two: the first has kernels to make ready.
+    return ByLayers({depth: median_low(measured) for depth, measured in times.items()})
+
+
+def _quick_depths(num_built: int, num_layers: int, flops: Callable[[int], float]) -> list[int]:
+    """All layers, where that is quick; else none of them and a few, which together tell what the others take."""
+    candidates = [depth for depth in (1, 2, FEW_LAYERS, num_built) if depth <= num_built]
+    deepest = max((depth for depth in candidates if flops(depth) <= MOST_FLOPS), default=1)
+    return [deepest] if deepest == num_layers else [0, deepest]
 
 
 def _with_layers(model: ModelConfig, num_layers: int) -> ModelConfig:
@@ -101,22 +154,14 @@ def warm_up() -> None:
         TrainStep(network, Optimizer(network, training), execution, 1.0)(random_batch(model, 2, 64), 1.0)
 
 
-def _take_turns(networks: list[_Rehearsed], batch: Batch) -> None:
-    """So that what slows the machine slows all of them."""
-    began = time.perf_counter()
-    for number in range(MOST_ROUNDS):
-        for network in networks:
-            network.compute(batch)
-        if number + 1 >= LEAST_ROUNDS and time.perf_counter() - began > ROUNDS_SECONDS:
-            break
-
-
-def quick_execution(network: Network, model: ModelConfig, training: TrainingConfig) -> Execution:
-    """As training chooses it, but on few tokens, and with the micro-batch that it would measure the ways with."""
+def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
+    """As training chooses it, but on one layer and few tokens, and with the micro-batch that it would begin with."""
     size = training.micro_batch_size or default_micro_batch(training)
     rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
-    chosen = choose(network, random_batch(model, rows, training.max_length), few, seconds=CHOOSING_SECONDS)
+    small = model.model_copy(update={"num_layers": 1, "vocab_size": min(model.vocab_size, CHOOSING_VOCABULARY)})
+    batch = random_batch(small, rows, training.max_length)
+    chosen = choose(build(small), batch, few, seconds=CHOOSING_SECONDS)
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
 
 
@@ -128,13 +173,6 @@ def default_micro_batch(training: TrainingConfig, most_tokens: int = 2048) -> in
     """
     sizes = [size for size in range(1, training.batch_size + 1) if training.batch_size % size == 0]
     return max((size for size in sizes if size * training.max_length <= most_tokens), default=1)
-
-
-def _num_sequences(model: ModelConfig, training: TrainingConfig, micro_batch_size: int) -> int:
-    """A whole micro-batch, or as much of it as is quick."""
-    counts = count(_with_layers(model, max(LAYERS)), training.max_length)
-    quick = int(PASS_FLOPS / (counts.training_flops_per_token * training.max_length))
-    return max(1, min(micro_batch_size, quick))
 
 
 def random_batch(model: ModelConfig, rows: int, length: int, seed: int = 0) -> Batch:

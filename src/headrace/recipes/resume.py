@@ -1,14 +1,30 @@
-"""What a run that goes on must have in common with the one that was saved."""
+"""Going on with a run that was saved: from where, and what it must have in common with it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, UsageError
 from headrace.machine.group import Group
 from headrace.recipes.config import Config
+from headrace.recipes.folder import RunFolder, WatchedFolder
+from headrace.training.checkpoint import Checkpoints
 from headrace.training.step import Execution
+
+
+def checkpoint_to_resume(
+    wanted: bool | Literal["auto"], folder: RunFolder | WatchedFolder, checkpoints: Checkpoints, group: Group
+) -> Path | None:
+    """The last of the run, as rank 0 finds it; what is already there is never trained over."""
+    last = checkpoints.last() if wanted and group.is_main else None
+    name = group.from_main(last and last.name, "finding the checkpoint")
+    if wanted is True and name is None:
+        raise CheckpointError(f"{folder.path}: no checkpoint to resume from.")
+    if not wanted and folder.holds_a_run:
+        raise UsageError(f"{folder.path}: holds a run already. Resume it with --resume, or choose another --out.")
+    return folder.path / "checkpoints" / name if name else None
 
 
 def num_processes_of(state: dict[str, Any]) -> int:

@@ -25,7 +25,6 @@ from headrace.errors import CacheError, TrainingError
 from headrace.files import canonical_json, digest, read_checked_json, user_cache, write_checked_json
 from headrace.machine.cores import usable_cores
 from headrace.machine.hardware import find_hardware
-from headrace.models.network import build
 from headrace.perf.scaling import Step, expect
 from headrace.recipes.config import Config
 from headrace.recipes.feed import expected_vocabulary
@@ -165,7 +164,7 @@ def _job(config: Config, num_steps: int) -> dict[str, Any]:
     model, training = config.model.model_copy(), config.training
     model.vocab_size = _vocabulary(config)
     model.context = model.context or training.max_length
-    execution = quick_execution(build(model), model, training)
+    execution = quick_execution(model, training)
     return {
         "model": model.model_dump(),
         "training": training.model_dump(),

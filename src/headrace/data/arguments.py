@@ -1,0 +1,77 @@
+"""What a loader is asked for: checked, with an error that a person can act on."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.data.cache import Cache
+from headrace.errors import UsageError
+
+MAX_QUEUED_BATCHES = 256
+MAX_QUEUED_BYTES = 256 << 20
+
+
+def whole(value: Any) -> Any:
+    """Whole numbers of any kind as Python's own: a seed must be the same seed however it was computed."""
+    return value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
+
+
+def check_arguments(
+    batch_size: int,
+    sequence_length: int,
+    rank: int,
+    world_size: int,
+    num_workers: int,
+    prefetch: int | str,
+    packing: str,
+) -> None:
+    for name, value, least in (
+        ("batch_size", batch_size, 1),
+        ("sequence_length", sequence_length, 1),
+        ("world_size", world_size, 1),
+        ("num_workers", num_workers, 0),
+        ("prefetch_batches", 0 if prefetch == "auto" else prefetch, 0),
+    ):
+        if not isinstance(value, int) or value < least:
+            raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} does not exist: with world_size {world_size} ranks are 0 to {world_size - 1}")
+    if batch_size % world_size:
+        down = batch_size - batch_size % world_size
+        near = f"{down} or {down + world_size}" if down else str(world_size)
+        raise UsageError(f"batch_size {batch_size} does not divide among {world_size} ranks; use {near}")
+    if packing not in ("stream", "document"):
+        raise UsageError(f"packing {packing!r} is not known: use 'stream' or 'document'")
+
+
+def check_weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
+    """Of the sources: those given, or else their own; None: all text is one stream."""
+    if given is None:
+        own = [source.weight for source in cache.sources]
+        return [weight for weight in own if weight is not None] if all(own) else None
+    if len(given) != len(cache.sources) or not all(0 < weight < math.inf for weight in given):
+        names = ", ".join(repr(source.label) for source in cache.sources)
+        raise UsageError(f"weights {list(given)}: give one positive weight for each of the sources {names}")
+    return list(given)
+
+
+def queue_limit(rows: int, row_bytes: int, max_sequences: int | None, memory_budget: int | None) -> int:
+    """How many batches of `rows` may be held: the tighter of the bounds in sequences and in bytes."""
+    batch_bytes = rows * row_bytes
+    limit = max(2, min(MAX_QUEUED_BATCHES, MAX_QUEUED_BYTES // batch_bytes))
+    if max_sequences is not None:
+        if max_sequences < rows:
+            raise UsageError(f"max_sequences_in_memory {max_sequences} does not hold one batch of {rows} sequences")
+        limit = min(limit, max_sequences // rows)
+    if memory_budget is not None:
+        # Half for what is ready, the other half for what is being made and tokenised.
+        if memory_budget // 2 < batch_bytes:
+            raise UsageError(
+                f"memory_budget {memory_budget:,} bytes is too small: one batch takes {batch_bytes:,} bytes, and the"
+                " budget must hold twice that"
+            )
+        limit = min(limit, memory_budget // 4 // batch_bytes or 1)
+    return limit
