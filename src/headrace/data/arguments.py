@@ -1,4 +1,4 @@
-"""What a loader is asked for: checked, with an error that a person can act on."""
+"""What a loader is asked for: checked, settled, with errors that a person can act on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_arguments(
         raise UsageError(f"packing {packing!r} is not known: use 'stream' or 'document'")
 
 
-def check_weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
+def source_weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
     """Of the sources: those given, or else their own; None: all text is one stream."""
     if given is None:
         own = [source.weight for source in cache.sources]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.data.arguments import check_arguments, check_weights, queue_limit, whole
+from headrace.data.arguments import check_arguments, queue_limit, source_weights, whole
 from headrace.data.batch import Assembler, Batch, row_bytes
 from headrace.data.build import Builder, check_memory_budget
 from headrace.data.cache import Cache
@@ -105,7 +105,7 @@ class Loader:
         self.rank, self.world_size = rank, world_size
         self.row_bytes = row_bytes(sequence_length, self.cache.dtype, packing == "document")
         try:
-            weights = check_weights(self.cache, weights)
+            weights = source_weights(self.cache, weights)
             self._streams = self._make_streams(weights, shuffle, packing, Split(self.cache, split, validation_fraction))
             mixture = Mixture(weights, seed) if weights else None
             self._assembler = Assembler(self._streams, mixture, batch_size, sequence_length, rank, world_size)

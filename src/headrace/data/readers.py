@@ -6,50 +6,25 @@ can only be read front to back.
 
 from __future__ import annotations
 
-import bz2
-import functools
-import gzip
 import hashlib
-import io
-import lzma
 import os
 import threading
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from headrace.data.documents import (
-    BOUNDARY_WINDOW_BYTES,
-    Stretch,
-    find_boundary,
-    parquet_documents,
-    split_stretch,
-)
+from headrace.data.compressed import CompressedFile
+from headrace.data.documents import Stretch, find_boundary, parquet_documents
+from headrace.data.members import Member, make_member, open_planned, unchanged
 from headrace.data.parquet import iterate_texts
 from headrace.data.segments import SEGMENT_BYTES, Segment
 from headrace.data.sources import Source, SourceFile
 from headrace.errors import CorpusError
 
 MAX_OPEN_STREAMS = 4
-BOMB_FREE_BYTES = 64 << 20
 # What a document costs in memory beside its text, so that a chunk of tiny rows is bounded too.
 DOCUMENT_OVERHEAD_BYTES = 40
-
-
-@dataclass(frozen=True)
-class Member:
-    """A file's part of a chunk. Its documents are split off when they are asked for."""
-
-    name: str
-    digest: str
-    """Hash of the raw bytes and of the way they are read."""
-    is_open: bool
-    """Whether its last document goes on in the next chunk."""
-    documents: Callable[[Counter[str]], Iterator[list[bytes]]]
-    """The documents, some at a time; what is noticed on the way is counted."""
 
 
 @dataclass
@@ -73,7 +48,7 @@ class Reader:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
-        self._streams: dict[tuple[int, str], _CompressedFile] = {}
+        self._streams: dict[tuple[int, str], CompressedFile] = {}
         self._lock = threading.Lock()
 
     def chunks(self, segment: Segment) -> Iterator[Chunk]:
@@ -105,7 +80,7 @@ class Reader:
         if stream is None or stream.num_chunks > segment.ordinal:
             if stream is not None:
                 stream.close()
-            stream = _CompressedFile(source, segment.files[0])
+            stream = CompressedFile(source, segment.files[0])
         try:
             for _ in stream.members(until=segment.ordinal):
                 pass
@@ -131,7 +106,7 @@ def _group_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
         if not file.compression:
             chunk.add(*_read_range(source, file, 0, file.size, True))
             continue
-        with _CompressedFile(source, file) as stream:
+        with CompressedFile(source, file) as stream:
             for member, nbytes in stream.members(until=None):
                 chunk.add(member, nbytes)
                 if chunk.nbytes >= SEGMENT_BYTES:
@@ -141,52 +116,9 @@ def _group_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
         yield chunk
 
 
-def _member(source: Source, file: SourceFile, stretch: Stretch) -> Member:
-    how = f"{source.reading_hash} {stretch.format} {stretch.is_continuation} {stretch.is_open}"
-    content = hashlib.blake2b(how.encode(), digest_size=20)
-    content.update(stretch.raw)
-    split = functools.partial(split_stretch, source, stretch)
-    return Member(file.name, content.hexdigest(), stretch.is_open, split)
-
-
-def _open_planned(file: SourceFile) -> BinaryIO:
-    try:
-        handle = open(file.path, "rb")  # noqa: SIM115 - the caller closes it
-    except FileNotFoundError:
-        raise CorpusError(f"{file.path}: was removed while the corpus was being read. Run again.") from None
-    except OSError as problem:
-        raise CorpusError(f"{file.path}: cannot be read ({problem.strerror}).") from None
-    try:
-        _check_unchanged(file, handle)
-    except CorpusError:
-        handle.close()
-        raise
-    return handle
-
-
-@contextmanager
-def _unchanged(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file that must be, before and after, the one that was planned."""
-    with _open_planned(file) as handle:
-        try:
-            yield handle
-        except OSError as problem:
-            raise CorpusError(f"{file.path}: reading failed ({problem.strerror or problem}).") from None
-        _check_unchanged(file, handle)
-
-
-def _check_unchanged(file: SourceFile, handle: BinaryIO) -> None:
-    now = SourceFile.from_stat(file.path, file.root_length, os.fstat(handle.fileno()))
-    if now != file:
-        grown = f" ({file.size:,} → {now.size:,} bytes)" if now.size != file.size else ""
-        raise CorpusError(
-            f"{file.path}: changed while the corpus was being read{grown}. Run again when it is complete."
-        )
-
-
 def _read_range(source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> tuple[Member, int]:
     """Bytes [begin, end) of a text file, both moved on to the next boundary."""
-    with _unchanged(file) as handle:
+    with unchanged(file) as handle:
         start, starts_document = _boundary_at(source, file, handle, begin) if begin else (0, True)
         stop, ends_document = (file.size, True) if is_last else _boundary_at(source, file, handle, end)
         raw = os.pread(handle.fileno(), stop - start, start)
@@ -195,7 +127,7 @@ def _read_range(source: Source, file: SourceFile, begin: int, end: int, is_last:
     stretch = Stretch(
         raw, file.path, file.format, start, not starts_document, not ends_document, lambda: _line_number(file, start)
     )
-    return _member(source, file, stretch), len(raw)
+    return make_member(source, file, stretch), len(raw)
 
 
 def _boundary_at(source: Source, file: SourceFile, handle: BinaryIO, nominal: int) -> tuple[int, bool]:
@@ -217,7 +149,7 @@ def _boundary_at(source: Source, file: SourceFile, handle: BinaryIO, nominal: in
 def _line_number(file: SourceFile, offset: int) -> int:
     """The number of the line that begins at an offset. Reads all before it: only for error messages."""
     lines, place = 1, 0
-    with _open_planned(file) as handle:
+    with open_planned(file) as handle:
         while place < offset:
             block = os.pread(handle.fileno(), min(offset - place, 1 << 20), place)
             if not block:
@@ -229,7 +161,7 @@ def _line_number(file: SourceFile, offset: int) -> int:
 
 def _row_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
     file = segment.files[0]
-    with _unchanged(file):
+    with unchanged(file):
         documents: list[bytes] = []
         noticed: Counter[str] = Counter()
         cost = 0
@@ -256,111 +188,3 @@ def _row_chunk(source: Source, file: SourceFile, documents: list[bytes], noticed
     chunk = Chunk()
     chunk.add(Member(file.name, content.hexdigest(), False, split), sum(map(len, documents)))
     return chunk
-
-
-class _CompressedFile:
-    """A compressed text file, read front to back in chunks that end on boundaries near multiples of 8 MiB."""
-
-    def __init__(self, source: Source, file: SourceFile) -> None:
-        self._source = source
-        self._file = file
-        self._raw = _open_planned(file)
-        self._stream = _decompressed(file, self._raw)
-        self._limit = max(BOMB_FREE_BYTES, source.max_expansion * file.size)
-        self._pending = b""
-        self._position = 0
-        self._line = 1
-        self._is_open = False
-        self._at_end = False
-        self.num_chunks = 0
-
-    def __enter__(self) -> _CompressedFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._stream.close()
-        self._raw.close()
-
-    def members(self, until: int | None) -> Iterator[tuple[Member, int]]:
-        """Chunks up to number `until` (None: to the end of the file), each with its size."""
-        while (until is None or self.num_chunks < until) and not (self._at_end and not self._pending):
-            offset, line, is_continuation = self._position, self._line, self._is_open
-            raw, ends_document = self._next_raw()
-            if not raw:
-                break
-            self._is_open = not ends_document
-            stretch = Stretch(
-                raw,
-                self._file.path,
-                self._file.format,
-                offset,
-                is_continuation,
-                self._is_open,
-                functools.partial(int, line),
-            )
-            yield _member(self._source, self._file, stretch), len(raw)
-
-    def _next_raw(self) -> tuple[bytes, bool]:
-        target = max((self.num_chunks + 1) * SEGMENT_BYTES - self._position, 1)
-        reach = target + BOUNDARY_WINDOW_BYTES
-        found = None
-        while found is None:
-            self._fill(reach)
-            if len(self._pending) <= target and self._at_end:
-                found = (len(self._pending), True)
-                break
-            try:
-                found = find_boundary(self._source, self._file.format == "jsonl", self._pending, target, self._at_end)
-            except CorpusError as problem:
-                line = self._line + self._pending.count(b"\n", 0, target)
-                raise CorpusError(f"{self._file.path}:{line}: {problem}.") from None
-            reach *= 2
-        cut, is_hard = found
-        raw, self._pending = self._pending[:cut], self._pending[cut:]
-        self._position += cut
-        self._line += raw.count(b"\n")
-        self.num_chunks += 1
-        return raw, is_hard
-
-    def _fill(self, nbytes: int) -> None:
-        parts = [self._pending]
-        have = len(self._pending)
-        while have < nbytes and not self._at_end:
-            block = self._read_block()
-            if not block:
-                self._at_end = True
-                _check_unchanged(self._file, self._raw)
-            parts.append(block)
-            have += len(block)
-            if self._position + have > self._limit:
-                raise CorpusError(
-                    f"{self._file.path}: expands to more than {self._limit >> 20:,} MiB, over"
-                    f" {self._source.max_expansion} times its size: a decompression bomb? If it is meant to, raise"
-                    " max_expansion of its source."
-                )
-        self._pending = b"".join(parts)
-
-    def _read_block(self) -> bytes:
-        try:
-            return self._stream.read(1 << 20)
-        except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as problem:
-            raise CorpusError(
-                f"{self._file.path}: damaged or truncated {self._file.compression} file"
-                f" (after {self._position + len(self._pending):,} bytes of text: {problem})."
-            ) from None
-
-
-def _decompressed(file: SourceFile, raw: BinaryIO) -> BinaryIO | io.BufferedIOBase:
-    if file.compression == ".gz":
-        return gzip.GzipFile(fileobj=raw, mode="rb")
-    if file.compression == ".bz2":
-        return bz2.BZ2File(raw)
-    if file.compression == ".xz":
-        return lzma.LZMAFile(raw)
-    import pyarrow as pa
-
-    # pyarrow notices a truncated zstd file; python-zstandard's reader ends it in silence.
-    return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")  # type: ignore[no-any-return]
