@@ -62,6 +62,22 @@ def test_what_cannot_be_measured_is_one_message(monkeypatch: pytest.MonkeyPatch)
         scale(Config.model_validate(SMALL), [Way(2, 1)], num_steps=1, num_repeats=1)
 
 
+def test_one_way_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(way: Way, *_: object) -> list[dict[str, Any]]:
+        if way.processes == 2:
+            raise TrainingError("2 processes: no memory")
+        return [{}]
+
+    monkeypatch.setattr("headrace.recipes.scale._run", run)
+    monkeypatch.setattr("headrace.recipes.scale._summary", lambda way, runs, _: measured(way, 100.0 * len(runs)))
+    config = Config.model_validate(SMALL)
+    result = scale(config, [Way(1, 1), Way(2, 1), Way(1, 2)], num_repeats=2)
+    assert [(way.processes, way.threads) for way in result.measured] == [(1, 1), (1, 2)]
+    assert result.failures == ["2 processes: no memory"]
+    with pytest.raises(TrainingError, match="no memory"):
+        scale(config, [Way(2, 1), Way(1, 1)])
+
+
 def test_only_what_was_measured_for_this_config_is_remembered() -> None:
     config = Config.model_validate(SMALL)
     remember(config, scaling({Way(1, 2): 100.0, Way(2, 1): 120.0}))

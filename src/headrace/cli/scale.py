@@ -6,6 +6,7 @@ import json
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
@@ -58,6 +59,8 @@ def show_scaling(result: Scaling) -> None:
             "" if way.aggregation_percent is None else f"{way.aggregation_percent:.1f}%",
         )
     display.out.print(table)
+    for failure in result.failures:
+        display.out.print(f"[red]failed:[/] {escape(failure)}")
     best = result.best
     for way in result.measured:
         bar = "█" * round(PLOT_WIDTH * way.tokens_per_second / best.tokens_per_second)

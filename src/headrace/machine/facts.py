@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import torch
 
-from headrace.machine.hardware import processor_name
+from headrace.machine.hardware import processor_name, usable_memory_bytes
 
 PACKAGES = ("headrace", "torch", "numpy", "gigatoken", "tokenizers", "safetensors", "pyarrow")
 
@@ -24,7 +25,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": processor_name(),
         "cores": psutil.cpu_count(logical=False) or os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": usable_memory_bytes(),
         "threads": torch.get_num_threads(),
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }
@@ -52,5 +53,6 @@ def memory_bytes() -> int:
 
 
 def cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    """Processor time of this process and of its children that have ended."""
+    times = os.times()  # its own part counts in hundredths
+    return time.process_time() + times.children_user + times.children_system

@@ -59,7 +59,7 @@ def find_hardware() -> Hardware:
         simd=torch.backends.cpu.get_cpu_capability(),
         fast_formats=_fast_formats(),
         caches_bytes=_caches(),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=usable_memory_bytes(),
         accelerators=_accelerators(),
     )
 
@@ -131,7 +131,8 @@ def _caches() -> dict[str, int]:
     return caches
 
 
-def _memory_bytes() -> int:
+def usable_memory_bytes() -> int:
+    """All memory of the machine, or the limit of the container."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(_MEMORY_LIMIT.read_text()))

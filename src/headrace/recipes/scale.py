@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,8 @@ class Scaling:
     measured: list[Measured]
     all_reduce_bytes_per_second: float | None
     measured_at: str
+    failures: list[str] = field(default_factory=list)
+    """Which ways could not be measured, and why."""
 
     @property
     def best(self) -> Measured:
@@ -135,11 +137,18 @@ def scale(
     """Measure the ways. The first must be one core if speedups are to be of one core; they are of the first."""
     job = _job(config, num_steps)
     seen: dict[Way, list[list[dict[str, Any]]]] = {way: [] for way in ways}
+    failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="headrace-scale-") as folder:
         for repeat in range(num_repeats):
-            for way in ways:
+            for way in list(seen):
                 on_run(way, repeat)
-                seen[way].append(_run(way, job, Path(folder)))
+                try:
+                    seen[way].append(_run(way, job, Path(folder)))
+                except TrainingError as problem:
+                    if way == ways[0]:  # what the others are compared with
+                        raise
+                    del seen[way]
+                    failures.append(str(problem))
     measured = [_summary(way, runs, job["tokens"]) for way, runs in seen.items()]
     first = measured[0]
     for found in measured:
@@ -156,6 +165,7 @@ def scale(
         measured=measured,
         all_reduce_bytes_per_second=rate,
         measured_at=time.strftime("%Y-%m-%d %H:%M"),
+        failures=failures,
     )
 
 
