@@ -109,11 +109,26 @@ def test_the_batch_grows_while_updates_get_cheaper_and_memory_lasts(
     assert failed.problem == "failed: no memory"
     settled = tuned_by(monkeypatch, tiny(tmp_path, **BAD), lambda config: 1 + 0.1 / config.training.batch_size)
     assert settled.best_batch_size == 16
+    too_large = tuned_by(monkeypatch, tiny(tmp_path, **BAD, **{"training.memory_budget": "1KB"}), lambda _: 1.0)
+    assert too_large.best_batch_size is None
 
 
 def test_what_there_was_no_time_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = tuned_by(monkeypatch, tiny(tmp_path, **BAD), lambda _: 1.0, minutes=0.01)
     assert all("not tried" in finding.problem for finding in result.findings)
+    assert result.best_batch_size is None, "not measured"
+
+
+def test_low_precision_is_questioned_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = tuned_by(monkeypatch, tiny(tmp_path, **{**BAD, "training.precision": "bfloat16"}), lambda _: 1.0)
+    assert any(finding.option.changes.get("training.precision") == "float32" for finding in result.findings)
+
+
+def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "has_compiler", lambda: False)
+    result = tuned_by(monkeypatch, tiny(tmp_path, **BAD), lambda _: 1.0)
+    compiled = next(finding for finding in result.findings if "training.compile" in finding.option.changes)
+    assert compiled.problem == "not tried: no C++ compiler here"
 
 
 def test_noise_is_not_a_gain() -> None:
@@ -148,6 +163,20 @@ def test_tune_apply_writes_a_config_that_trains(tmp_path: Path, command: Command
     code, text, err = command("config", str(out))
     assert code == 0, err
     assert "micro_batch_size" in text
+    code, _, err = command("tune", *arguments, "--out", str(out))
+    assert (code, "--out goes with --apply" in err) == (2, True)
+
+
+def test_a_run_is_tuned_and_its_report_knows(tmp_path: Path, command: Command) -> None:
+    run = write_run(tmp_path / "run")
+    config = tiny(tmp_path, **{**BAD, "run.processes": 2}).model_dump()
+    (run / "config.json").write_text(json.dumps(config))
+    code, _, err = command("tune", "corpus.txt", "--run", str(run))
+    assert (code, "nothing else but KEY=VALUE" in err) == (2, True)
+    code, text, err = command("tune", "--run", str(run), "training.threads=1", "--minutes", "0.1", "--json")
+    assert code == 0, err
+    measured = json.loads((run / "tune.json").read_text())
+    assert measured["tokens_per_second"] == json.loads(text.splitlines()[-1])["tokens_per_second"]
 
 
 def test_the_report_puts_measured_gains_first(tmp_path: Path) -> None:

@@ -16,38 +16,41 @@ from headrace.cli.training import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
 from headrace.files import write_atomically
 from headrace.perf.units import human_bytes
+from headrace.recipes.config import Layers, parse_override
 from headrace.recipes.generate import read_run_config
 from headrace.recipes.tune import DEFAULT_MINUTES, Finding, Tuning
 from headrace.recipes.tune import tune as run_trials
 
 HEADER = "# Written by headrace tune"
+DEFAULT_OUT = Path("tuned.yaml")
 
 
 def tune(
     arguments: Arguments = None,
     preset: Preset = "",
     run: Annotated[
-        Path | None, typer.Option(help="Tune the configuration of this run; its report will show the gains.")
+        Path | None,
+        typer.Option(help="Tune the configuration of this run, with KEY=VALUE on top; its report will show the gains."),
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for trials.")] = DEFAULT_MINUTES,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Write the winning configuration of those that leave results alone.")
+        bool, typer.Option("--apply", help="Write the fastest configuration that trains the same model.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="With --apply: the file to write.")] = Path("tuned.yaml"),
+    out: Annotated[Path | None, typer.Option(help=f"With --apply: the file to write. Default: {DEFAULT_OUT}.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Try what could make a run faster, by short trials that take turns; print measured gains."""
-    layers = gather(arguments or [], preset, None, None)
-    if run is not None:
-        if arguments or preset:
-            raise UsageError("--run: the configuration is the run's; give no other")
-        saved = read_run_config(run)
-        layers.add({**saved, "run": {"processes": saved["run"]["processes"]}}, f"{run}/config.json")
+    if out is not None and not apply:
+        raise UsageError("--out goes with --apply: without, nothing is written.")
+    out = out or DEFAULT_OUT
+    layers = gather(arguments or [], preset, None, None) if run is None else _of_run(run, arguments or [], preset)
     if apply:
         _check_may_write(out)
     with display.spinner("Tuning") as show:
         result = run_trials(layers.build(), minutes, show)
     show_tuning(result)
+    if result.gain.percent and not apply:
+        display.out.print("--apply writes the configuration with the marked ones")
     if apply:
         _write(out, result)
         display.out.print(f"written: {escape(str(out))}. Train it with: headrace train {escape(str(out))}")
@@ -55,6 +58,18 @@ def tune(
         write_atomically(run / "tune.json", json.dumps(result.as_json(), indent=1).encode())
     if as_json:
         typer.echo(json.dumps({**result.as_json(), "config": str(out) if apply else None}))
+
+
+def _of_run(run: Path, arguments: list[str], preset: str) -> Layers:
+    """The configuration of a run, for one process, which is what can be tuned."""
+    if preset or any("=" not in text for text in arguments):
+        raise UsageError("--run: the configuration is the run's; give nothing else but KEY=VALUE")
+    layers = Layers()
+    layers.add({**read_run_config(run), "run": {"processes": 1}}, f"{run}/config.json")
+    for text in arguments:
+        key, value = parse_override(text)
+        layers.add({key: value}, text)
+    return layers
 
 
 def _check_may_write(out: Path) -> None:
@@ -76,11 +91,14 @@ def _write(out: Path, result: Tuning) -> None:
 def show_tuning(result: Tuning) -> None:
     table = Table(box=None, padding=(0, 1))
     table.add_column("", width=1)
-    table.add_column("", no_wrap=True)
-    table.add_column("tokens/s", justify="right", no_wrap=True)
+    table.add_column("tried", no_wrap=True)
+    table.add_column("gain", justify="right", no_wrap=True)
     table.add_column("memory", justify="right", no_wrap=True)
     table.add_column("")
-    for changes_result, heading in ((False, "the result of training stays"), (True, "what if: another result")):
+    for changes_result, heading in (
+        (False, "trains the same model"),
+        (True, "would train another model: never applied"),
+    ):
         table.add_row("", f"[bold]{heading}[/]")
         for finding in result.findings:
             if finding.option.changes_result == changes_result:
@@ -95,9 +113,10 @@ def show_tuning(result: Tuning) -> None:
         )
     else:
         display.out.print(f"[bold]{speed:,.0f} tokens/s[/]: nothing that leaves the result alone is clearly faster")
+    best = "not measured" if result.best_batch_size is None else result.best_batch_size
     display.out.print(
-        f"best batch size within memory: {result.best_batch_size}. {result.seconds:.0f} s of trials;"
-        " ± is how far a second measurement may be off."
+        f"best batch size within memory: {best}. {result.seconds:.0f} s of trials; a gain is in tokens/s, and ± is how"
+        " far a second measurement may be off."
     )
 
 

@@ -33,7 +33,7 @@ COMPILE_SECONDS = 40.0
 FAVOURITE_TOKENS = 1024  # of a micro-batch: the sizes near this are tried first
 NUM_SIZES = 3
 NUM_SHARES = 20  # of the time; an option gets one
-LARGEST_FACTOR = 8  # of the batch size
+BATCH_FACTORS = (2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class Tuning:
     """As given."""
     tuned_tokens_per_second: float
     gain: Gain
-    best_batch_size: int
+    best_batch_size: int | None
+    """None: no other was measured, or none is within the memory."""
     peak_bytes: int
     """Of the tuned configuration."""
     seconds: float
@@ -111,7 +112,7 @@ def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[
     """Try what could make this run faster. Tokenises the corpus first, if that is not done: training needs it too."""
     config = config.model_copy(deep=True)
     if config.run.processes != 1:
-        raise UsageError(f"run.processes {config.run.processes}: tuning is about one process. Set it to 1.")
+        raise UsageError(f"run.processes {config.run.processes}: tuning is about one process. Add run.processes=1.")
     on_option("preparing the corpus")
     cache = prepare(training_sources(config), tokenizer_spec(config), config.data.cache_dir or None)
     complete_model(config, cache.tokenizer)
@@ -123,7 +124,7 @@ def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[
         best_batch_size = ladder.grow_batch()
         for option in _what_ifs(ladder.config):
             ladder.climb([option])
-        if has_compiler() and not ladder.config.training.compile:
+        if not ladder.config.training.compile:
             ladder.climb([Option({"training.compile": True}, start_seconds=COMPILE_SECONDS)])
     return ladder.result(best_batch_size, time.perf_counter() - began)
 
@@ -179,22 +180,24 @@ class _Ladder:
             self._peak_bytes = best.peak_bytes
         return tried
 
-    def grow_batch(self) -> int:
+    def grow_batch(self) -> int | None:
         """The batch size beyond which updates get no cheaper per token, within the memory budget."""
-        size, factor, best = self.config.training.batch_size, 2, 0.0
-        chosen = size
-        while factor <= LARGEST_FACTOR:
-            note = "fewer updates"
-            found = self.climb([Option({"training.batch_size": size * factor}, True, note)])[0]
-            if found.gain is None or found.peak_bytes > self._budget:
+        size, best = self.config.training.batch_size, 0.0
+        chosen = size if self._peak_bytes <= self._budget else None
+        for factor in BATCH_FACTORS:
+            found = self.climb([Option({"training.batch_size": size * factor}, True, "fewer updates")])[0]
+            if found.gain is None:
+                return None if factor == BATCH_FACTORS[0] else chosen
+            if found.peak_bytes > self._budget or found.gain.percent < best + WORTHWHILE_PERCENT:
                 break
-            if found.gain.percent < best + WORTHWHILE_PERCENT:
-                break
-            best, chosen, factor = found.gain.percent, size * factor, factor * 2
+            best, chosen = found.gain.percent, size * factor
         return chosen
 
     def _try(self, option: Option) -> Finding:
         finding = Finding(option)
+        if "training.compile" in option.changes and not has_compiler():
+            finding.problem = "not tried: no C++ compiler here"
+            return finding
         turn_s = self._given_cost * self.config.training.batch_size * self.config.training.max_length
         if time.perf_counter() + option.start_seconds + 2 * turn_s > self._deadline:
             finding.problem = "not tried: no time"
@@ -228,7 +231,7 @@ class _Ladder:
         except HeadraceError as problem:
             raise _ReferenceLostError(f"the configuration as it is could not be measured: {problem}") from None
 
-    def result(self, best_batch_size: int, seconds: float) -> Tuning:
+    def result(self, best_batch_size: int | None, seconds: float) -> Tuning:
         """With spreads by the noise of all trials together."""
         scale = noise([finding.pairs for finding in self.findings])
         for finding in self.findings:
@@ -297,14 +300,16 @@ def _what_ifs(config: Config) -> Iterator[Option]:
     model, training = config.model, config.training
     if training.precision == "float32":
         yield Option({"training.precision": "bfloat16"}, True, "rounder products")
+    else:
+        yield Option({"training.precision": "float32"}, True, "finer products")
     if model.num_layers > 1:
         yield Option({"model.num_layers": model.num_layers // 2}, True, "a smaller model")
     if model.num_heads % 2 == 0 and model.d_model >= 128 and model.d_model % 4 == 0:
         halves = {f"model.{key}": getattr(model, key) // 2 for key in ("d_model", "num_heads", "d_ff")}
         yield Option({key: value for key, value in halves.items() if value}, True, "a smaller model")
     if model.vocab_size >= 2000:
-        note = "shorter tokens"
-        yield Option({"model.vocab_size": model.vocab_size // 2}, True, note)
+        size = model.vocab_size // 2
+        yield Option({"model.vocab_size": size}, True, f"with data.tokenizer=bpe:{size}: tokens are shorter, too")
     if training.max_length >= 64:
         changes = {"training.max_length": training.max_length // 2, "training.batch_size": 2 * training.batch_size}
         yield Option(changes, True, "shorter context")
