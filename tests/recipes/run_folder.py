@@ -19,14 +19,19 @@ def write_run(folder: Path, num_steps: int = 40, **stages: float) -> Path:
     config = Config()
     config.model.vocab_size, config.model.context = 512, 256
     config.training.micro_batch_size, config.training.threads, config.training.precision = 4, 2, "float32"
-    config.training.evaluate_every, config.training.prompt, config.data.tokenizer = 10, HOSTILE, "bpe:512"
+    config.training.prompt, config.data.tokenizer = HOSTILE, "bpe:512"
     (folder / "config.json").write_text(json.dumps(config.model_dump()))
     parts = {"weights": 40, "gradients": 40, "optimizer": 60, "activations": 100, "head buffer": 20, "loader": 5}
     environment = {
         "processor": HOSTILE, "cores": 2, "threads": 2, "memory_bytes": 8 << 30, "python": "3.11", "platform": "Linux",
         "versions": {"headrace": metadata.version("headrace")}, "peak_flops": 2e11, "memory_bandwidth": 2e10,
         "activation_bytes_per_token": 1e5, "memory_parts": {n: v << 20 for n, v in {**parts, "runtime": 250}.items()},
-        "machine": {"measurements": {"matmul_flops": {"float32": {"1": 1e11, "2": 1.9e11}}}},
+        "machine": {
+            "measurements": {"matmul_flops": {"float32": {"1": 1e11, "2": 1.9e11}}},
+            "hardware": {
+                "simd": "AVX512", "fast_formats": ["avx512_bf16"], "caches_bytes": {"L2": 3 << 20}, "accelerators": [],
+            },
+        },
     }  # fmt: skip
     (folder / "environment.json").write_text(json.dumps(environment))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in _lines(num_steps, stages)))

@@ -12,11 +12,14 @@ import pytest
 
 from headrace.errors import ReportError
 from headrace.files import owner_tag
+from headrace.recipes.pretrain import train
 from headrace.recipes.report import report
 from headrace.recipes.report.blocks import Chart, Series
 from headrace.recipes.report.charts import draw
 from headrace.recipes.report.read import read_run
+from tests.conftest import make_text
 from tests.recipes.run_folder import HOSTILE, STAGES, write_run
+from tests.recipes.tiny_run import settings
 
 Command = Callable[..., tuple[int, str, str]]
 SECTIONS = (
@@ -53,8 +56,8 @@ def test_every_section_is_there_and_nothing_is_fetched_or_run(tmp_path: Path) ->
     assert all(link.startswith("#") for link in page.links)
     assert page.tags.count("svg") >= 8
     assert HOSTILE in page.text
-    for figure in ("5.0 MiB", "900 + 60 + 40 = 1,000", "1.8 cores", "nul bytes", "190 GFLOP/s"):
-        assert figure in page.text
+    figures = ("5.0 MiB", "900 + 60 + 40 = 1,000", "1.8 cores", "nul bytes", "190 GFLOP/s", "every 10 steps", "3.0 MiB")
+    assert all(figure in page.text for figure in figures)
 
 
 def test_the_numbers_are_those_of_the_run(tmp_path: Path) -> None:
@@ -66,6 +69,27 @@ def test_the_numbers_are_those_of_the_run(tmp_path: Path) -> None:
     assert run.data_wait_percent == pytest.approx(100 * 0.001 / 0.091, rel=0.01)
     assert run.peak_memory_bytes == 600 << 20
     assert run.steps_per_epoch == 100
+
+
+def test_a_resumed_run_counts_processor_time_anew(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", num_steps=40)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    began = lines[20]["cpu_s"]
+    for line in lines[20:]:
+        line["cpu_s"] -= began
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_run(folder).cpu_cores == pytest.approx(1.8)
+
+
+def test_advice_names_values_and_leaves_out_what_was_measured(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", evaluation=0.5, optimizer=0.1)
+    text = Tags(report([folder])).text
+    assert "training.evaluate_every=2" in text, "this run evaluated after every step"
+    assert "training.batch_size=32" in text
+    slower = {"changes": {"training.batch_size": 32}, "gain_percent": -3.0, "spread_percent": 1.0}
+    findings = [{**slower, "changes_result": True, "note": ""}]
+    (folder / "tune.json").write_text(json.dumps({"findings": findings}))
+    assert "training.batch_size=32" not in Tags(report([folder])).text
 
 
 @pytest.mark.parametrize("stage", ["data wait", "aggregation", "optimizer", "evaluation"])
@@ -80,6 +104,8 @@ def test_several_runs_are_overlaid(tmp_path: Path) -> None:
     text = report(folders)
     assert text.count("first, training") == text.count("second, training") > 0
     assert "first" in report(folders, markdown=True)
+    same = [write_run(tmp_path / place / "run") for place in ("here", "there")]
+    assert all(str(folder) in report(same) for folder in same), "runs of one name are told apart"
 
 
 def test_measured_scaling_is_shown(tmp_path: Path) -> None:
@@ -113,9 +139,17 @@ def test_broken_runs(tmp_path: Path) -> None:
     (folder / "run.lock").unlink()
     for name in ("summary.json", "corpus.json", "ledger.json", "samples.txt", "environment.json"):
         (folder / name).unlink()
-    bare = report([folder])
+    bare = Tags(report([folder])).text
     assert "did not end by itself" in bare
-    assert "unknown" in bare
+    assert "of unknown" in bare
+    assert " 0 B" not in bare
+    whole = write_run(tmp_path / "whole")
+    assert "measured roofs" in report([folder, whole])
+    (whole / "tune.json").write_text("{}")
+    (whole / "metrics.jsonl").write_text((whole / "metrics.jsonl").read_text() + "{}\n")
+    text = report([whole])
+    assert "tune.json is not as this version" in text
+    assert "line 41 of metrics.jsonl is torn or lacks figures" in text
     (folder / "metrics.jsonl").write_text("")
     with pytest.raises(ReportError, match="no metrics yet"):
         report([folder])
@@ -134,6 +168,17 @@ def test_a_newer_version(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ReportError, match=r"headrace 99\.1\.0.*Upgrade"):
         report([folder])
+
+
+def test_a_real_run(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(make_text(20_000))
+    run = train(**settings(corpus, tmp_path / "run", **{"training.evaluate_every": 0}))
+    text = Tags(report([run.folder])).text
+    assert "documents split" in text
+    assert "per epoch" in text
+    assert "12 steps" in text
+    assert "unknown" not in text.split("Where the time went")[2].split("FLOPs and roofline")[0]
 
 
 def test_charts_bear_odd_values() -> None:

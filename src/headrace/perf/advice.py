@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.perf.breakdown import COMPUTE, NEAR_PEAK_PERCENT, Share
 
@@ -14,6 +15,8 @@ LEAST_GAIN_PERCENT = 1.0
 class Advice:
     """One thing to try."""
 
+    key: str
+    """The setting that it is about."""
     title: str
     gain_percent: float
     """More tokens/s: predicted from shares of the time, as an upper bound."""
@@ -22,52 +25,56 @@ class Advice:
     why: str
 
 
-def advise(shares: list[Share], percent_of_peak: float | None, settings: Mapping[str, object]) -> list[Advice]:
-    """The largest predicted gain first.
+def advise(
+    shares: list[Share],
+    percent_of_peak: float | None,
+    settings: Mapping[str, Any],
+    steps_between: Mapping[str, int | None],
+) -> list[Advice]:
+    """The largest predicted gain first. `settings`: of training; `steps_between`: how often a run evaluated and saved.
 
     >>> shares = [Share("data wait", 5.0, 50.0), Share("forward", 5.0, 50.0)]
-    >>> [(advice.title, advice.gain_percent) for advice in advise(shares, 70.0, {})]
+    >>> [(advice.title, advice.gain_percent) for advice in advise(shares, 70.0, {}, {})]
     [('Prepare the corpus first, or raise data.num_workers', 100.0)]
     """
     share = {item.stage: item.percent for item in shares}
-    computing = sum(share.get(stage, 0.0) for stage in COMPUTE)
-    found = [
-        Advice(
-            "Prepare the corpus first, or raise data.num_workers",
-            _gain(share.get("data wait", 0.0)),
-            False,
-            f"steps wait for data {share.get('data wait', 0.0):.1f}% of the time",
-        ),
-        Advice(
-            "Evaluate half as often (training.evaluate_every)",
-            _gain(share.get("evaluation", 0.0) / 2),
-            False,
-            f"evaluation takes {share.get('evaluation', 0.0):.1f}% of the time",
-        ),
-        Advice(
-            "Save half as often (training.save_every)",
-            _gain(share.get("checkpointing", 0.0) / 2),
-            False,
-            f"checkpointing takes {share.get('checkpointing', 0.0):.1f}% of the time",
-        ),
-        Advice(
-            "Double training.batch_size: half the updates for the same tokens",
-            _gain(share.get("optimizer", 0.0) / 2),
-            True,
-            f"the optimizer takes {share.get('optimizer', 0.0):.1f}% of the time",
-        ),
-    ]
-    if settings.get("gradient_checkpointing"):
-        saved = share.get("backward", 0.0) / 3  # a forward pass beside the two products of a backward pass
-        why = "the blocks' forward pass is computed twice"
-        found.append(Advice("Turn off training.gradient_checkpointing, if memory allows", _gain(saved), False, why))
-    if percent_of_peak is not None and 0 < percent_of_peak < NEAR_PEAK_PERCENT:
-        saved = computing * (1 - percent_of_peak / NEAR_PEAK_PERCENT)
-        why = f"computing reaches {percent_of_peak:.0f}% of the measured peak; {NEAR_PEAK_PERCENT:.0f}% is usual"
-        title = "Larger micro-batches, or fewer other processes on this machine"
-        found.append(Advice(title, _gain(saved), False, why))
+    found = [*_between_steps(share, steps_between), *_within_steps(share, percent_of_peak, settings)]
     worthwhile = [advice for advice in found if advice.gain_percent >= LEAST_GAIN_PERCENT]
     return sorted(worthwhile, key=lambda advice: -advice.gain_percent)
+
+
+def _between_steps(share: Mapping[str, float], steps_between: Mapping[str, int | None]) -> Iterator[Advice]:
+    for stage, key, title in (
+        ("evaluation", "training.evaluate_every", "Evaluate half as often"),
+        ("checkpointing", "training.save_every", "Save half as often"),
+    ):
+        steps, percent = steps_between.get(stage), share.get(stage, 0.0)
+        if steps is not None:
+            why = f"{stage} takes {percent:.1f}% of the time, every {steps:,} steps"
+            yield Advice(key, f"{title}: {key}={2 * steps}", _gain(percent / 2), False, why)
+
+
+def _within_steps(
+    share: Mapping[str, float], percent_of_peak: float | None, settings: Mapping[str, Any]
+) -> Iterator[Advice]:
+    waiting, updating = share.get("data wait", 0.0), share.get("optimizer", 0.0)
+    why = f"steps wait for data {waiting:.1f}% of the time"
+    yield Advice("data.num_workers", "Prepare the corpus first, or raise data.num_workers", _gain(waiting), False, why)
+    if batch := settings.get("batch_size"):
+        title = f"Half the updates for the same tokens: training.batch_size={2 * batch}"
+        why = f"the optimizer takes {updating:.1f}% of the time"
+        yield Advice("training.batch_size", title, _gain(updating / 2), True, why)
+    if settings.get("gradient_checkpointing"):
+        saved = share.get("backward", 0.0) / 3  # a forward pass beside the two products of a backward pass
+        key, why = "training.gradient_checkpointing", "the blocks' forward pass is computed twice"
+        yield Advice(key, f"If memory allows: {key}=false", _gain(saved), False, why)
+    size = settings.get("micro_batch_size", 0)
+    if percent_of_peak is not None and 0 < percent_of_peak < NEAR_PEAK_PERCENT and size < settings.get("batch_size", 0):
+        computing = sum(share.get(stage, 0.0) for stage in COMPUTE)
+        saved = computing * (1 - percent_of_peak / NEAR_PEAK_PERCENT)
+        why = f"computing reaches {percent_of_peak:.0f}% of the measured peak; {NEAR_PEAK_PERCENT:.0f}% is usual"
+        key = "training.micro_batch_size"
+        yield Advice(key, f"Larger products: {key}={2 * size}", _gain(saved), False, why)
 
 
 def _gain(saved_percent: float) -> float:

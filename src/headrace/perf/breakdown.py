@@ -13,8 +13,8 @@ REMEDIES = {
     "aggregation": "Take larger batches (fewer updates for the same tokens), fewer processes with more threads each,"
     " or a faster network between them.",
     "optimizer": "Take larger batches (fewer updates for the same tokens), or training.optimizer=adamw.",
-    "evaluation": "Raise training.evaluate_every, or lower training.evaluation_tokens.",
-    "checkpointing": "Raise training.save_every, or write to a faster disk.",
+    "evaluation": "Evaluate less often (training.evaluate_every, in steps), or on fewer training.evaluation_tokens.",
+    "checkpointing": "Save less often (training.save_every, in steps), or to a faster disk.",
     "other": "This is the cost of logging, hooks and Python between the stages; make each step larger.",
 }
 
@@ -69,7 +69,7 @@ def find_bottleneck(shares: list[Share], percent_of_peak: float | None) -> Bottl
 def _computing(share: float, percent_of_peak: float | None) -> Bottleneck:
     evidence = f"forward and backward take {share:.1f}% of the time"
     if percent_of_peak is None:
-        return Bottleneck("computing", f"{evidence}; the machine's peak is unknown", "Run `headrace machine`.")
+        return Bottleneck("computing", f"{evidence}; the machine's peak is unknown", "")
     evidence += f", and training reaches {percent_of_peak:.0f}% of the measured matrix peak"
     if percent_of_peak >= NEAR_PEAK_PERCENT:
         remedy = "Near what this machine can do: a smaller model, a shorter sequence or more cores are what is left."

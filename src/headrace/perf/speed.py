@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 GRADES = ((1.0, "excellent"), (5.0, "good"), (20.0, "fair"))
-POOR = "poor: the loader is the bottleneck"
+POOR = "poor"
 
 
 def tokens_per_second(tokens: int, seconds: float) -> float:
@@ -38,17 +38,17 @@ def median(ordered: Sequence[float]) -> float:
 
 
 def wait_share(wait_s: float, step_s: float) -> float:
-    """Percent of one step that was spent waiting for its batch.
+    """Percent of one step that was spent waiting for its batch; another process may have waited before it began.
 
-    >>> wait_share(0.01, 0.1)
-    10.0
+    >>> wait_share(0.01, 0.1), wait_share(0.2, 0.1)
+    (10.0, 100.0)
     """
-    return 100 * wait_s / max(step_s, 1e-9)
+    return min(100.0, 100 * wait_s / max(step_s, 1e-9))
 
 
 def data_wait_grade(percent: float) -> str:
     """
     >>> [data_wait_grade(p) for p in (0.1, 3, 10, 40)]
-    ['excellent', 'good', 'fair', 'poor: the loader is the bottleneck']
+    ['excellent', 'good', 'fair', 'poor']
     """
     return next((grade for limit, grade in GRADES if percent < limit), POOR)

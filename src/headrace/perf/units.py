@@ -29,11 +29,13 @@ def human_count(count: float) -> str:
 
 def human_time(seconds: float) -> str:
     """
-    >>> human_time(75)
-    '1m 15s'
+    >>> human_time(75), human_time(1.25)
+    ('1m 15s', '1.2s')
     """
     if seconds == float("inf"):
         return "unknown time"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h {minutes}m" if hours else f"{minutes}m {seconds}s" if minutes else f"{seconds}s"

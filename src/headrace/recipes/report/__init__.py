@@ -17,6 +17,9 @@ def report(folders: Sequence[Path | str], markdown: bool = False) -> str:
     >>> page = report(["runs/last"])   # doctest: +SKIP
     """
     runs = [read_run(Path(folder)) for folder in folders]
+    if len({run.name for run in runs}) < len(runs):
+        for run in runs:
+            run.name = str(run.folder)
     title = "headrace: " + ", ".join(run.name for run in runs)
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     write = as_markdown if markdown else as_html

@@ -102,11 +102,11 @@ def _draw_series(series: Series, number: int, x: Scale, y: Scale) -> str:
     dots = ""
     if series.is_scatter or len(places) <= 12:
         dots = "".join(
-            f'<circle class="dot c{number % 6}" cx="{cx}" cy="{cy}" r="{5 if series.is_scatter else 2.5}">'
+            f'<circle class="dot c{number % 8}" cx="{cx}" cy="{cy}" r="{5 if series.is_scatter else 2.5}">'
             f"<title>{escape(series.name)}: {px:,.6g}, {py:,.6g}</title></circle>"
             for cx, cy, px, py in places
         )
     if series.is_scatter:
         return dots
     path = " ".join(f"{cx},{cy}" for cx, cy, _, _ in places)
-    return f'<polyline class="line c{number % 6}" points="{path}"><title>{escape(series.name)}</title></polyline>{dots}'
+    return f'<polyline class="line c{number % 8}" points="{path}"><title>{escape(series.name)}</title></polyline>{dots}'

@@ -30,8 +30,8 @@ def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
             rows.append([label, f"{point.intensity:.1f}", human_rate(point.achieved_flops), limit, share])
     if not scatter:
         return [*blocks, Paragraph("No roofline: the peak or the memory bandwidth of the machine is unknown.")]
-    roofs = [_roof(run, scatter) for run in runs[:1]]
-    chart = Chart("Roofline", "FLOPs for each byte moved", "GFLOP/s", [*roofs, *scatter], is_logarithmic=True)
+    roof = _roof(next(run for run in runs if _points(run)), scatter)
+    chart = Chart("Roofline", "FLOPs for each byte moved", "GFLOP/s", [roof, *scatter], is_logarithmic=True)
     headings = ["stage", "FLOP/byte", "achieved", "attainable (bound by)", "of attainable"]
     return [*blocks, chart, Table(headings, rows)]
 
@@ -46,7 +46,7 @@ def _flops_table(run: RunRecord, is_named: bool) -> Table:
         rows.append([part, parameters, *cells, human_percent(100 * mine / total)])
     sums = [human_count(run.work.phase_flops(phase)) for phase in PHASES]
     rows.append(["in all", human_count(run.work.counts.num_parameters), *sums, "100%"])
-    return Table([run.name if is_named else "FLOPs of an update", "parameters", *PHASES, "share"], rows)
+    return Table([run.name if is_named else "matrix FLOPs of an update", "parameters", *PHASES, "share"], rows)
 
 
 def _points(run: RunRecord) -> list[Point]:
@@ -73,28 +73,32 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
     blocks: list[Block] = []
     for run in runs:
         parts = run.environment.get("memory_parts")
-        total = float(run.environment.get("memory_bytes", 0))
-        peak = run.peak_memory_bytes
+        total, peak = run.machine_memory_bytes, run.peak_memory_bytes
         if parts:
             bars = [(name, float(size), human_bytes(size)) for name, size in parts.items()]
             blocks.append(Bar(f"{run.name}: {human_bytes(sum(parts.values()))} by count", bars))
         rows = [[name, human_bytes(size)] for name, size in (parts or {}).items()]
         rows.append(["measured peak of the process", human_bytes(peak)])
-        rows.append(["memory of the machine", human_bytes(total) if total else "unknown"])
+        rows.append(["memory of the machine", "unknown" if total is None else human_bytes(total)])
         blocks.append(Table([run.name if len(runs) > 1 else "part", "bytes"], rows))
-        if parts and total:
-            blocks.append(Paragraph(_room(run, parts["activations"], 0.9 * total - peak)))
+        if parts and total is not None:
+            growing = parts["activations"] + parts.get("fragmentation", 0)
+            blocks.append(Paragraph(_room(run, growing, 0.9 * total / run.num_processes - peak)))
     return blocks
 
 
-def _room(run: RunRecord, activations: int, free: float) -> str:
+def _room(run: RunRecord, growing: int, free: float) -> str:
+    """What each process could still take, and what for; `growing`: what grows with the micro-batch."""
     if free <= 0:
         return "No headroom: this run takes more than 90% of the machine's memory."
-    factor = room_for(activations, free)
+    factor = room_for(growing, free)
+    now, most = run.training["micro_batch_size"], run.training["batch_size"] // run.num_processes
+    size = min(most, int(factor * now))
+    use = f"micro-batches of {size:,} sequences instead of {now:,}, or " if size > now else ""
+    each = "" if run.num_processes == 1 else " for each process"
     return (
-        f"Headroom: {human_bytes(free)} below 90% of the machine. Activations could be {factor:,.0f} times as many:"
-        f" micro-batches of up to {int(factor * run.training['micro_batch_size']):,} sequences,"
-        f" or sequences up to {factor:,.0f} times as long."
+        f"Headroom{each}: {human_bytes(free)} below 90% of the machine. Enough for {use}sequences up to"
+        f" {factor:,.1f} times as long."
     )
 
 
@@ -122,7 +126,7 @@ def _updates(run: RunRecord) -> list[list[str]]:
 def _products(runs: Sequence[RunRecord]) -> list[Block]:
     machine = next((run.environment["machine"] for run in runs if run.environment.get("machine")), None)
     if machine is None:
-        return [Paragraph("Not measured: run `headrace machine` once before training.")]
+        return [Paragraph("Not measured. `headrace scale` measures updates on 1 to all cores.")]
     rows: list[list[str]] = []
     for precision, rates in sorted(machine["measurements"]["matmul_flops"].items()):
         base = rates[min(rates, key=int)]

@@ -27,7 +27,8 @@ def as_html(title: str, notes: Sequence[str], sections: Sequence[Section]) -> st
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style></head><body>"
         f"<header><h1>{escape(title)}</h1>{remarks}<nav>{links}</nav></header><main>{body}</main>"
-        f"<footer>Written {written}. Every figure was measured in the run unless it says otherwise.</footer>"
+        f"<footer>Written {written}. Figures were measured in the run unless they say otherwise;"
+        " parameters, FLOPs and memory by part are counted.</footer>"
         "</body></html>\n"
     )
 
@@ -80,7 +81,7 @@ def _(block: Table) -> str:
 @render.register
 def _(block: Chart) -> str:
     keys = "".join(
-        f'<li><i class="c{number % 6}"></i>{escape(series.name)}</li>' for number, series in enumerate(block.series)
+        f'<li><i class="c{number % 8}"></i>{escape(series.name)}</li>' for number, series in enumerate(block.series)
     )
     legend = f"<ul class=legend>{keys}</ul>" if len(block.series) > 1 else ""
     drawing = draw(block) or "<p>nothing to draw yet</p>"

@@ -114,5 +114,5 @@ def _row(line: dict[str, Any]) -> list[str]:
         "" if validation is None else f"{validation:.4f}",
         "" if bits is None else f"{bits:.3f}",
         f"{line['learning_rate']:.2e}",
-        f"{line['tokens_per_second']:,.0f}",
+        f"{line['tokens_per_second']:,.0f}" if "tokens_per_second" in line else "",
     ]

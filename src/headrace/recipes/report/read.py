@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ from headrace.files import owner_is_gone
 from headrace.models.config import ModelConfig
 from headrace.perf import breakdown, flops, speed
 from headrace.training.loop import TRAINING_STAGES
+
+DONE_SECONDS = 1e-4  # a stage that was not due takes less
+NEEDED = {
+    "training": {
+        "batch_size", "max_length", "micro_batch_size", "optimizer", "gradient_checkpointing", "threads",
+    },
+    "data": {"tokenizer", "num_workers"},
+}  # fmt: skip
+NEEDED_OF_A_STEP = {"step", "tokens", "loss", "learning_rate", "gradient_norm", "elapsed_s", "step_s", "seconds"}
 
 
 @dataclass
@@ -103,10 +113,26 @@ class RunRecord:
 
     @cached_property
     def cpu_cores(self) -> float | None:
-        first, last = self.metrics[0], self.metrics[-1]
-        if "cpu_s" not in last or "cpu_s" not in first or last is first:
+        timed = [line for line in self.metrics if "cpu_s" in line]
+        # A resumed run counts from nothing again.
+        pairs = [(before, after) for before, after in pairwise(timed) if after["cpu_s"] >= before["cpu_s"]]
+        if not pairs:
             return self.summary.get("cpu_cores")
-        return float((last["cpu_s"] - first["cpu_s"]) / max(last["elapsed_s"] - first["elapsed_s"], 1e-9))
+        used, passed = (sum(after[key] - before[key] for before, after in pairs) for key in ("cpu_s", "elapsed_s"))
+        return float(used / max(passed, 1e-9))
+
+    def steps_between(self, stage: str) -> int | None:
+        """How often something was done that not every step does."""
+        times = sum(line["seconds"].get(stage, 0.0) > DONE_SECONDS for line in self.metrics)
+        return round(len(self.metrics) / times) if times else None
+
+    @property
+    def machine_memory_bytes(self) -> int | None:
+        return self.environment.get("memory_bytes")
+
+    @property
+    def num_processes(self) -> int:
+        return int(self.config.get("run", {}).get("processes") or 1)
 
     @property
     def peak_memory_bytes(self) -> int:
@@ -130,8 +156,9 @@ def read_run(folder: Path) -> RunRecord:
     try:
         assert isinstance(config, dict)
         model = ModelConfig.model_validate(config["model"])
-        config["training"]["batch_size"], metrics[-1]["elapsed_s"], metrics[-1]["seconds"]["data wait"]
-    except (AssertionError, KeyError, TypeError, ValidationError):
+        for section, keys in NEEDED.items():
+            assert keys <= config[section].keys()
+    except (AssertionError, AttributeError, KeyError, TypeError, ValidationError):
         raise ReportError(
             f"{folder}: config.json or metrics.jsonl is missing or not as this version of headrace writes it"
             f" ({_written_by(environment)}). Upgrade headrace if the run is newer."
@@ -150,9 +177,9 @@ def read_run(folder: Path) -> RunRecord:
         environment=environment,
         metrics=metrics,
         summary=summary or {},
-        corpus=_read_json(folder / "corpus.json"),
+        corpus=_read_part(folder / "corpus.json", {"bytes", "documents", "tokens", "tokenizer", "chunking"}, notes),
         ledger=_read_json(folder / "ledger.json"),
-        tuning=_read_json(folder / "tune.json"),
+        tuning=_read_part(folder / "tune.json", {"findings"}, notes),
         samples=_read_samples(folder / "samples.txt"),
         notes=notes,
     )
@@ -164,14 +191,26 @@ def _read_metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     except OSError:
         text = ""
     metrics = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, text_line in enumerate(text.splitlines(), start=1):
         try:
-            metrics.append(dict(json.loads(line)))
-        except (ValueError, TypeError):
-            notes.append(f"line {number} of metrics.jsonl is torn and was left out")
+            line = dict(json.loads(text_line))
+            assert line.keys() >= NEEDED_OF_A_STEP
+            assert "data wait" in line["seconds"]
+            metrics.append(line)
+        except (ValueError, TypeError, AssertionError):
+            notes.append(f"line {number} of metrics.jsonl is torn or lacks figures, and was left out")
     if not metrics:
         raise ReportError(f"{path.parent}: no metrics yet (metrics.jsonl). Has the run done its first step?")
     return metrics
+
+
+def _read_part(path: Path, keys: set[str], notes: list[str]) -> dict[str, Any] | None:
+    """What a report can do without."""
+    values = _read_json(path)
+    if values is not None and not (isinstance(values, dict) and keys <= values.keys()):
+        notes.append(f"{path.name} is not as this version of headrace writes it, and was left out")
+        return None
+    return values
 
 
 def _read_json(path: Path) -> Any:

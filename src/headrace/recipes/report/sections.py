@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from headrace.perf import speed
 from headrace.perf.advice import advise
@@ -14,6 +15,7 @@ from headrace.recipes.report.progress import cpu_use, data_wait, loss_progressio
 from headrace.recipes.report.read import RunRecord
 
 NOT_KNOWN = "unknown"
+HARDWARE = ("SIMD", "caches", "memory bandwidth", "accelerators")
 
 
 def all_sections(runs: Sequence[RunRecord]) -> list[Section]:
@@ -61,14 +63,14 @@ def _tiles(run: RunRecord) -> list[tuple[str, str, str]]:
             "" if bits is None else f"{bits:.3f} bits per byte",
         ),
         ("data wait", human_percent(wait), speed.data_wait_grade(wait)),
-        ("peak memory", human_bytes(run.peak_memory_bytes), f"of {human_bytes(_machine_memory(run))}"),
+        ("peak memory", human_bytes(run.peak_memory_bytes), f"of {_machine_memory(run)}"),
         ("processor", NOT_KNOWN if cores is None else f"{cores:.1f} cores", f"{run.training['threads']} threads"),
         ("parameters", human_count(run.work.counts.num_parameters), f"{run.metrics[-1]['step']:,} steps"),
     ]
 
 
-def _machine_memory(run: RunRecord) -> float:
-    return float(run.environment.get("memory_bytes", 0))
+def _machine_memory(run: RunRecord) -> str:
+    return NOT_KNOWN if run.machine_memory_bytes is None else human_bytes(run.machine_memory_bytes)
 
 
 def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
@@ -83,13 +85,13 @@ def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
 
 def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
     """What was measured comes before what is only predicted, each by its gain."""
-    rows = []
+    measured: list[tuple[float, list[str]]] = []
+    predicted: list[tuple[float, list[str]]] = []
     for run in runs:
         name = [run.name] if len(runs) > 1 else []
-        rows += [[*name, *row] for row in _measured_gains(run)]
-        for advice in advise(run.shares, run.percent_of_peak, run.training):
-            result = "yes" if advice.changes_result else "no"
-            rows.append([*name, advice.title, f"predicted: up to {advice.gain_percent:.0f}%", result, advice.why])
+        measured += [(gain, [*name, *row]) for gain, row in _measured_gains(run)]
+        predicted += [(gain, [*name, *row]) for gain, row in _predicted_gains(run)]
+    rows = [row for part in (measured, predicted) for _, row in sorted(part, key=lambda one: -one[0])]
     if not rows:
         return [Paragraph("Nothing in the breakdown of this run promises more than 1%.")]
     headings = ["try", "gain", "changes the result", "because"]
@@ -100,19 +102,45 @@ def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
     return [*blocks, Paragraph(note)]
 
 
-def _measured_gains(run: RunRecord) -> list[list[str]]:
-    """What `headrace tune --run` found to be faster, the largest gain first."""
-    findings = (run.tuning or {}).get("findings", [])
-    faster = [f for f in findings if f["gain_percent"] is not None and f["gain_percent"] > f["spread_percent"]]
+def _measured_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
+    """What `headrace tune --run` found to be faster."""
     return [
-        [
-            ", ".join(f"{key}={value}" for key, value in found["changes"].items()),
-            f"measured: {found['gain_percent']:.1f}% ± {found['spread_percent']:.1f}",
-            "yes" if found["changes_result"] else "no",
-            found["note"] or "tried by headrace tune, on top of what it took before",
-        ]
-        for found in sorted(faster, key=lambda found: -found["gain_percent"])
+        (
+            found["gain_percent"],
+            [
+                ", ".join(f"{key}={value}" for key, value in found["changes"].items()),
+                f"measured: {found['gain_percent']:.1f}% ± {found['spread_percent']:.1f}",
+                "yes" if found["changes_result"] else "no",
+                found["note"] or "tried by headrace tune, on top of what it took before",
+            ],
+        )
+        for found in _measured(run)
+        if found["gain_percent"] > found["spread_percent"]
     ]
+
+
+def _predicted_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
+    """What the breakdown promises, of what was not measured."""
+    known = {key for found in _measured(run) for key in found["changes"]}
+    often = {stage: run.steps_between(stage) for stage in ("evaluation", "checkpointing")}
+    return [
+        (
+            advice.gain_percent,
+            [
+                advice.title,
+                f"predicted: up to {advice.gain_percent:.0f}%",
+                "yes" if advice.changes_result else "no",
+                advice.why,
+            ],
+        )
+        for advice in advise(run.shares, run.percent_of_peak, run.training, often)
+        if advice.key not in known
+    ]
+
+
+def _measured(run: RunRecord) -> list[dict[str, Any]]:
+    """What `headrace tune --run` has a figure for."""
+    return [found for found in (run.tuning or {}).get("findings", []) if found["gain_percent"] is not None]
 
 
 def pipeline(runs: Sequence[RunRecord]) -> list[Block]:
@@ -140,6 +168,7 @@ def _stages(run: RunRecord) -> list[Stage]:
         ("wait", human_percent(run.data_wait_percent)),
     ]
     computing = per_step.get("forward", 0.0) + per_step.get("backward", 0.0)
+    evaluated = run.steps_between("evaluation")
     return [
         Stage("Corpus", text),
         Stage("Tokenizer", [("kind", str(data["tokenizer"])), *tokens]),
@@ -168,7 +197,7 @@ def _stages(run: RunRecord) -> list[Stage]:
             "Evaluation, checkpoints",
             [
                 ("a step", _milliseconds(per_step.get("evaluation", 0.0) + per_step.get("checkpointing", 0.0))),
-                ("every", f"{run.training['evaluate_every']:,} steps"),
+                ("evaluated", "never" if evaluated is None else f"every {evaluated:,} steps"),
             ],
             slow in ("evaluation", "checkpointing"),
         ),
@@ -230,6 +259,18 @@ def _corpus_facts(run: RunRecord) -> dict[str, str]:
     return facts
 
 
+def _hardware(run: RunRecord) -> dict[str, str]:
+    """What `headrace machine` had found out before the run."""
+    hardware = (run.environment.get("machine") or {}).get("hardware")
+    bandwidth = run.environment.get("memory_bandwidth")
+    facts = {"memory bandwidth": f"{bandwidth / 1e9:,.1f} GB/s"} if bandwidth else {}
+    if hardware:
+        caches = ", ".join(f"{name} {human_bytes(size)}" for name, size in hardware["caches_bytes"].items())
+        facts |= {"SIMD": " ".join([hardware["simd"], *hardware["fast_formats"]]), "caches": caches or NOT_KNOWN}
+        facts["accelerators"] = ", ".join(hardware["accelerators"]) or "none"
+    return facts
+
+
 def samples(runs: Sequence[RunRecord]) -> list[Block]:
     blocks: list[Block] = []
     for run in runs:
@@ -251,8 +292,9 @@ def configuration(runs: Sequence[RunRecord]) -> list[Block]:
         [name, *(str(run.environment.get(name, NOT_KNOWN)) for run in runs)]
         for name in ("processor", "cores", "threads", "platform", "python")
     ]
-    machine.append(["memory", *(human_bytes(_machine_memory(run)) for run in runs)])
+    machine.append(["memory", *map(_machine_memory, runs)])
     machine.append(["measured peak", *(human_rate(run.peak_flops) for run in runs)])
+    machine += [[name, *(_hardware(run).get(name, NOT_KNOWN) for run in runs)] for name in HARDWARE]
     for package in sorted({name for run in runs for name in run.environment.get("versions", {})}):
         versions = (run.environment.get("versions", {}).get(package, NOT_KNOWN) for run in runs)
         machine.append([package, *versions])
