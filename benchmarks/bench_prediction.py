@@ -1,8 +1,9 @@
 """What `headrace plan` predicts against what training then does: tokens/s and peak memory of eight configs.
 
 Teaches: how far a rehearsal of a few seconds tells the run. None of the configs was used in making the prediction.
-Each side runs in a process of its own; they take turns, and the median pair counts. Tokens/s of training are those of
-steps after the first few, without evaluation. About seven minutes; `--threads 1` bears noise better.
+Each side runs in a process of its own; they take turns, and the median pair counts. Training goes to its end, with an
+evaluation, a sample and a checkpoint, which count for memory; tokens/s are those of steps after the first two. About
+eight minutes; `--threads 1` bears noise better.
 """
 
 from __future__ import annotations
@@ -26,28 +27,29 @@ SPEED_TOLERANCE, SPEED_AT_LEAST = 0.15, 7
 MEMORY_TOLERANCE = 0.12
 PREDICTION_SECONDS = 5.0
 WARM_STEPS, LEAST_STEPS, MOST_STEPS, MEASURE_SECONDS = 2, 3, 60, 6.0
+EVALUATION_TOKENS = 2000
 
-# arch, width, layers, vocabulary, length, batch, micro-batch
+# arch, width, layers, vocabulary, length, batch, micro-batch (0: training chooses by measurement)
 CONFIGS = {
-    "half-million": ("qwen3", 96, 3, 1500, 64, 64, 32),
-    "narrow-deep": ("gpt2", 160, 7, 5000, 96, 20, 10),
-    "long": ("qwen3", 224, 3, 3600, 512, 8, 4),
-    "wide-shallow": ("gpt2", 448, 2, 8192, 96, 24, 12),
-    "middling": ("qwen3", 320, 6, 8192, 256, 8, 4),
-    "vocabulary": ("gpt2", 288, 3, 20000, 128, 16, 8),
-    "twenty-million": ("qwen3", 448, 7, 9000, 192, 8, 4),
-    "sixty-million": ("gpt2", 640, 8, 28000, 256, 4, 4),
+    "half-million": ("qwen3", 64, 5, 3000, 96, 48, 24),
+    "deep": ("qwen3", 128, 10, 2000, 160, 12, 0),
+    "long": ("gpt2", 192, 4, 6000, 512, 6, 3),
+    "small batch": ("qwen3", 384, 3, 4096, 128, 4, 4),
+    "middling": ("gpt2", 320, 5, 10000, 192, 16, 0),
+    "vocabulary": ("qwen3", 256, 2, 32000, 64, 64, 16),
+    "thirty-million": ("qwen3", 512, 8, 12000, 256, 8, 4),
+    "sixty-million": ("gpt2", 704, 7, 24000, 128, 8, 0),
 }
 
 
-def make_config(name: str, corpus: Path, out: Path, threads: int) -> Config:
+def make_config(name: str, out: Path, threads: int, num_steps: int = MOST_STEPS) -> Config:
     arch, width, layers, vocab, length, batch, micro = CONFIGS[name]
     values: dict[str, Any] = {
         "model.arch": arch, "model.d_model": width, "model.num_layers": layers, "model.vocab_size": vocab,
         "training.max_length": length, "training.batch_size": batch, "training.micro_batch_size": micro,
-        "training.precision": "float32", "training.max_steps": MOST_STEPS, "training.evaluate_every": MOST_STEPS + 1,
-        "training.threads": threads, "training.save_every": MOST_STEPS + 1, "data.sources": [str(corpus)],
-        "data.tokenizer": "byte", "data.cache_dir": str(out / "cache"), "data.validation_fraction": 0.0,
+        "training.precision": "float32", "training.max_steps": num_steps, "training.evaluate_every": num_steps,
+        "training.evaluation_tokens": EVALUATION_TOKENS, "training.threads": threads, "training.save_every": num_steps,
+        "data.sources": [str(out / "text.txt")], "data.tokenizer": "byte", "data.cache_dir": str(out / "cache"),
         "run.out": tempfile.mkdtemp(prefix=name, dir=out),
     }  # fmt: skip
     stack = Layers()
@@ -68,16 +70,13 @@ def predict(config: Config) -> dict[str, float]:
 
 
 def train(config: Config) -> dict[str, float]:
-    """Steps until they have taken long enough; the run is left before its end, which would evaluate and save."""
     from headrace.machine.facts import peak_memory_bytes
     from headrace.recipes.pretrain import Pretraining
 
-    times: list[float] = []
     with Pretraining(config) as pretraining:
-        for info in pretraining.steps():
-            times.append(info.step_s)
-            if len(times) >= WARM_STEPS + LEAST_STEPS and sum(times[WARM_STEPS:]) > MEASURE_SECONDS:
-                break
+        times = [
+            info.step_s - info.seconds["evaluation"] - info.seconds["checkpointing"] for info in pretraining.steps()
+        ]
     training = config.training
     step_s = statistics.median(times[WARM_STEPS:])
     return {
@@ -86,9 +85,9 @@ def train(config: Config) -> dict[str, float]:
     }
 
 
-def in_own_process(job: str, name: str, folder: Path, threads: int) -> dict[str, float]:
-    options = {"--job": job, "--name": name, "--folder": str(folder), "--threads": str(threads)}
-    command = [sys.executable, __file__, *(text for option in options.items() for text in option)]
+def in_own_process(job: str, name: str, folder: Path, threads: int, num_steps: int = MOST_STEPS) -> dict[str, float]:
+    options = {"--job": job, "--name": name, "--folder": folder, "--threads": threads, "--steps": num_steps}
+    command = [sys.executable, __file__, *(str(text) for option in options.items() for text in option)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -101,9 +100,10 @@ def main() -> int:
     parser.add_argument("--job", choices=["predict", "train"])
     parser.add_argument("--name")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--steps", type=int, default=MOST_STEPS)
     arguments = parser.parse_args()
     if arguments.job:
-        config = make_config(arguments.name, arguments.folder / "text.txt", arguments.folder, arguments.threads)
+        config = make_config(arguments.name, arguments.folder, arguments.threads, arguments.steps)
         print(json.dumps(predict(config) if arguments.job == "predict" else train(config)))
         return 0
     names = arguments.only.split(",") if arguments.only else list(CONFIGS)
@@ -123,9 +123,15 @@ def main() -> int:
 
 
 def compare(name: str, folder: Path, threads: int, num_pairs: int) -> dict[str, Any]:
-    pairs = [[in_own_process(job, name, folder, threads) for job in ("predict", "train")] for _ in range(num_pairs)]
-    model = make_config(name, folder / "text.txt", folder, threads).model
-    model.context = CONFIGS[name][4]
+    config = make_config(name, folder, threads)
+    model, training = config.model, config.training
+    model.context = training.max_length
+    pairs = []
+    for _ in range(num_pairs):
+        predicted = in_own_process("predict", name, folder, threads)
+        quick = int(MEASURE_SECONDS * predicted["tokens_per_second"] / (training.batch_size * training.max_length))
+        num_steps = WARM_STEPS + max(LEAST_STEPS, min(MOST_STEPS, quick))
+        pairs.append((predicted, in_own_process("train", name, folder, threads, num_steps)))
     row: dict[str, Any] = {"config": name, "parameters": count(model, model.context).num_parameters}
     for value in ("tokens_per_second", "memory_bytes"):
         errors = [predicted[value] / measured[value] - 1 for predicted, measured in pairs]

@@ -15,7 +15,9 @@ from headrace.perf.memory import MemoryParts
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal, find_bound
 from headrace.recipes import machine as machine_recipe
 from headrace.recipes import plan as recipe
+from headrace.recipes import rehearse
 from headrace.recipes.config import Config, Layers
+from headrace.recipes.prepare import prepare
 from headrace.recipes.rehearse import _quick_depths
 from tests.conftest import make_text
 
@@ -76,9 +78,30 @@ def test_a_plan_adds_up(tmp_path: Path) -> None:
     assert plan.step_s is not None
     assert plan.tokens_per_second == pytest.approx(8 * 32 / plan.step_s)
     assert plan.total_steps == 50
-    assert plan.total_s == pytest.approx(50 * plan.step_s)
+    assert plan.evaluation_s is not None and plan.evaluation_s > 0
+    assert plan.total_s == pytest.approx(50 * plan.step_s + 10 * plan.evaluation_s)
+    assert plan.data_s is None, "not tokenised yet"
     assert plan.corpus_tokens == plan.corpus_bytes
     assert any("not tokenised yet" in text for text in plan.assumptions)
+
+
+def test_a_run_that_waits_for_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path, **{"data.cache_dir": str(tmp_path / "tokens"), "training.evaluate_every": 5})
+    prepare([tmp_path / "corpus.txt"], "byte", tmp_path / "tokens")
+    fast = recipe.plan(config)
+    assert fast.data_s is not None and fast.step_s is not None and fast.evaluation_s is not None
+    assert fast.bound.name != "data"
+    assert fast.total_s == pytest.approx(50 * fast.step_s + 10 * fast.evaluation_s)
+    monkeypatch.setattr(recipe, "_time_loader", lambda *_: 60.0)
+    slow = recipe.plan(config)
+    assert slow.bound.name == "data"
+    assert slow.step_s == 60.0
+
+
+def test_what_the_prediction_does_without_is_said(tmp_path: Path) -> None:
+    asked = {"training.memory_budget": "1GB", "training.compile": True, "run.processes": 2}
+    said = " ".join(recipe.plan(tiny(tmp_path, **asked)).assumptions)
+    assert all(word in said for word in ("memory_budget", "compile", "headrace scale")), said
 
 
 def test_the_first_limit_counts(tmp_path: Path) -> None:
@@ -92,7 +115,7 @@ def test_the_first_limit_counts(tmp_path: Path) -> None:
 def test_a_config_that_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, **{"training.micro_batch_size": 8})
     rehearsal = Rehearsal(8, ByLayers({5: 0.1}), ByLayers({5: 0.1}))
-    footprint = Footprint(runtime_bytes=10**8, grown_bytes=10**8, activation_bytes_per_token=15_000.0)
+    footprint = Footprint(runtime_bytes=10**8, activation_bytes_per_token=15_000.0, grown_bytes=10**8)
     monkeypatch.setattr(recipe, "rehearse", lambda *_: (rehearsal, footprint))
     monkeypatch.setattr(recipe, "memory_bytes", lambda: 10**8)
     monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 10**9)
@@ -112,14 +135,49 @@ def test_a_config_that_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_too_large_to_rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path)
-    monkeypatch.setattr(recipe, "count_memory", lambda *_, **__: MemoryParts(1, 1, 1, 1, 1, 1, 1, 1 << 60))
-    few = recipe.plan(config)
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "count_memory", lambda *_, **__: MemoryParts(1, 1, 1, 1, 1, 1, 1, 1 << 60))
+        few = recipe.plan(config)
     assert few.tokens_per_second
     assert any("too large to rehearse whole" in text for text in few.assumptions)
+    whole = recipe.plan(config)
+    monkeypatch.setattr(recipe, "rehearse", recipe.rehearse_few_layers)
+    extended = recipe.plan(config)
+    assert extended.memory.activations == pytest.approx(whole.memory.activations, rel=0.1)
     monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 0.0)
     unknown = recipe.plan(config)
     assert unknown.tokens_per_second is None
     assert unknown.bound.name == "unknown"
+    assert unknown.memory.activations > 0
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_rehearsal_takes_at_least_what_is_held(tmp_path: Path, precision: str, optimizer: str) -> None:
+    config = tiny(tmp_path, **{"training.precision": precision, "training.optimizer": optimizer, "model.d_model": 128})
+    recipe._complete(config, [])
+    execution = recipe.quick_execution(config.model, config.training)
+    assert execution.precision == precision
+    rehearsal, footprint = recipe.rehearse(config.model, config.training, execution)
+    assert all(seconds > 0 for seconds in rehearsal.step_seconds(5, 8).values())
+    assert footprint.grown_bytes is not None
+    assert footprint.activation_bytes_per_token > 0
+
+
+def test_a_build_without_onednn_is_rehearsed_with_its_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearse, "has_onednn", lambda: False)
+    assert recipe.plan(tiny(tmp_path, **{"training.matmul": "default"})).tokens_per_second
+
+
+def test_the_command_on_what_does_not_fit(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny(tmp_path)
+    monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 0.0)
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(recipe, "memory_bytes", lambda: 1000)
+    code, out, _ = command("plan", tmp_path / "corpus.txt", "training.micro_batch_size=16")
+    assert code == 0
+    assert "does not fit" in out
+    assert "try: training.micro_batch_size=1 needs" in out
 
 
 def test_the_command(command: Command, tmp_path: Path) -> None:

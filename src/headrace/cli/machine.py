@@ -11,11 +11,11 @@ from rich.table import Table
 
 from headrace.cli import display
 from headrace.cli.training import AsJson
+from headrace.machine.measure import BUSY_CORES
 from headrace.perf.units import human_bytes
 from headrace.recipes.machine import know_machine
 
 UNKNOWN = "unknown"
-BUSY_CORES = 0.1
 
 
 def machine(

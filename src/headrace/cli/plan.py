@@ -100,6 +100,10 @@ def show_plan(plan: Plan) -> None:
     epoch, total = (("unknown" if s is None else human_time(s)) for s in (plan.epoch_s, plan.total_s))
     steps = "" if plan.total_steps is None else f" for {plan.total_steps:,} steps"
     display.out.print(f"[bold]{speed}[/] predicted: {seconds} a step, {epoch} an epoch, {total}{steps} in all")
+    if plan.evaluation_s:
+        display.out.print(
+            f"  evaluations are in it, {human_time(plan.evaluation_s)} each; samples and checkpoints are not"
+        )
     execution = plan.execution
     kernel = "oneDNN" if execution.use_onednn else "default kernels"
     display.out.print(f"  computed in {execution.precision} with {kernel}, micro-batch {execution.micro_batch_size}")
@@ -116,7 +120,8 @@ def show_plan(plan: Plan) -> None:
             display.out.print(f"  try: {escape(remedy)}")
     display.out.print(
         f"[bold]{human_bytes(plan.cache_bytes + plan.checkpoint_bytes)}[/] of disk: tokens"
-        f" {human_bytes(plan.cache_bytes)}, checkpoints {human_bytes(plan.checkpoint_bytes)}"
+        f" {human_bytes(plan.cache_bytes)}, checkpoints {human_bytes(plan.checkpoint_bytes)};"
+        f" {human_bytes(plan.free_disk_bytes)} are free"
     )
     for assumption in plan.assumptions:
         display.out.print(f"  [dim]assumed: {escape(assumption)}[/]")
@@ -125,8 +130,9 @@ def show_plan(plan: Plan) -> None:
 def _counts(plan: Plan) -> Table:
     """Parameters and FLOPs of an update by part."""
     table = Table(box=None, padding=(0, 2))
-    for heading in ("FLOPs of an update", "parameters", *PHASES, "share"):
-        table.add_column(heading, justify="left" if heading == "FLOPs of an update" else "right")
+    table.add_column("matrix FLOPs of an update")
+    for heading in ("parameters", *PHASES, "share"):
+        table.add_column(heading, justify="right")
     counts = plan.work.counts
     total = sum(plan.work.phase_flops(phase) for phase in PHASES)
     for part, phases in plan.work.flops.items():

@@ -15,12 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.display import err
+from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.perf.speed import data_wait_grade
 from headrace.perf.units import human_bytes, human_count, human_percent, human_time
 from headrace.recipes.pretrain import Pretraining
 from headrace.training.loop import StepInfo
 
 LINE_SECONDS = 5.0
+LEAST_SHARE_PERCENT = 1.0
 CURVE = "▁▂▃▄▅▆▇█"
 
 
@@ -85,6 +87,7 @@ class TrainingDisplay:
         run = self._pretraining.run
         left = info.elapsed_s * (1 - info.progress) / max(info.progress, 1e-9)
         wait = run.data_wait_percent
+        shares = break_down(run.seconds)
         return {
             "step": f"{info.step:,}",
             "loss": f"{info.loss:.4f}",
@@ -93,6 +96,7 @@ class TrainingDisplay:
             "tokens/s": f"{run.tokens_per_second:,.0f}",
             "of_peak": human_percent(run.percent_of_peak),
             "data_wait": f"{wait:.2f}% ({data_wait_grade(wait)})",
+            "bottleneck": find_bottleneck(shares, run.percent_of_peak).name,
             "left": human_time(left),
         }
 
@@ -108,6 +112,8 @@ class TrainingDisplay:
             extra = curve(list(self._losses)) if name == "loss" else ""
             table.add_row(Text(name.replace("_", " "), style="dim"), value, Text(extra, style="cyan"))
         table.add_row(Text("memory", style="dim"), human_bytes(memory_bytes()), "")
+        shares = [share for share in break_down(self._pretraining.run.seconds) if share.percent >= LEAST_SHARE_PERCENT]
+        table.add_row(Text("time", style="dim"), ", ".join(f"{s.stage} {s.percent:.0f}%" for s in shares), "")
         parts: list[Any] = [ProgressBar(total=1.0, completed=info.progress), table]
         if self._sample:
             parts.append(Panel(Text(self._sample[:600]), title="newest sample", border_style="dim"))

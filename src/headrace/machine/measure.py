@@ -21,6 +21,7 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _STREAM_BYTES = 32 << 20  # each of three arrays; together more than the caches of a small machine
 _DISK_BYTES = 64 << 20
 _FRESH_BYTES = 32 << 20
+BUSY_CORES = 0.1
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Measurements:
     fresh_memory_rate: float
     """Bytes of never used memory that one thread can touch; buffers that are mapped anew each time cost this."""
     busy_cores: float
-    """What other processes used of the processor just before: above a tenth of a core, the rates are too low."""
+    """What other processes used of the processor just before; above BUSY_CORES the rates are too low."""
 
     def peak_flops(self, precision: str, threads: int) -> float | None:
         """The rate at this number of threads, or at the nearest below."""

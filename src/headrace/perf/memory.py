@@ -10,7 +10,7 @@ from headrace.models.counts import Counts
 FLOAT_BYTES = 4
 # PyTorch asks glibc for aligned memory, and to glibc the place of a freed tensor is too small for the next one of its
 # size (docs/design/rehearsal.md). So much of what comes and goes is lost to it, where it was not measured.
-FRAGMENTATION = 0.65
+FRAGMENTATION = 0.5
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,6 @@ class MemoryParts:
     @property
     def total(self) -> int:
         return sum(self.as_dict().values())
-
-    @property
-    def coming_and_going(self) -> int:
-        """Made anew by every step, among each other: what memory fragments with."""
-        return self.gradients + self.activations + self.head_buffer
 
     def as_dict(self) -> dict[str, int]:
         """By the names that people see."""
@@ -73,14 +68,12 @@ def memory_parts(
     loader_bytes: int,
     runtime_bytes: int,
     num_shards: int = 1,
-    fragmentation: float = FRAGMENTATION,
 ) -> MemoryParts:
     """What training holds at its peak: the end of a forward pass, with the gradients of earlier micro-batches.
 
     What the optimizer works in takes the place of activations, which are gone by then. `runtime_bytes` is what the
     process takes with nothing built: measured, not assumed.
     `num_shards`: processes that share the state of the model; each gathers the head while it computes.
-    `fragmentation`: what the allocator loses, as a share of what comes and goes.
     """
     weights = FLOAT_BYTES * counts.num_parameters // num_shards
     head_weight = FLOAT_BYTES * config.vocab_size * config.d_model
@@ -93,7 +86,7 @@ def memory_parts(
         optimizer=optimizer_bytes(config, counts, optimizer) // num_shards,
         activations=activations,
         head_buffer=head_buffer,
-        fragmentation=int(fragmentation * (weights + activations + head_buffer)),
+        fragmentation=int(FRAGMENTATION * (weights + activations + head_buffer)),
         loader=loader_bytes,
         runtime=runtime_bytes,
     )

@@ -44,13 +44,13 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory of the whole network when it takes steps."""
+    """Memory of a network when it takes steps."""
 
     runtime_bytes: int
     """Of the process before it was built."""
-    grown_bytes: int
-    """By how much it grew: network, gradients, optimizer, passes, and what the allocator lost."""
     activation_bytes_per_token: float
+    grown_bytes: int | None = None
+    """By how much it grew: network, gradients, optimizer, passes, and what the allocator lost. None: not measured."""
 
 
 @dataclass(frozen=True)

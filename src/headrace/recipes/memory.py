@@ -14,7 +14,6 @@ from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
 from headrace.models.loss import CHUNK_BYTES
 from headrace.perf.memory import (
-    FRAGMENTATION,
     MemoryParts,
     checkpointed_bytes_per_token,
     estimated_activation_bytes_per_token,
@@ -34,7 +33,6 @@ def count_memory(
     runtime_bytes: int,
     activation_bytes_per_token: float | None = None,
     num_processes: int = 1,
-    fragmentation: float = FRAGMENTATION,
 ) -> MemoryParts:
     """Memory of training by part. Activations that were not counted on a network are estimated."""
     model, training = config.model, config.training
@@ -53,7 +51,6 @@ def count_memory(
         BATCHES_HELD * training.batch_size * (training.max_length + 1) * 4,
         runtime_bytes,
         num_shards=num_processes if config.run.sharding == "fsdp" else 1,
-        fragmentation=fragmentation,
     )
 
 

@@ -168,7 +168,7 @@ class Pretraining:
             setattr(training, key, getattr(self.execution, key))
         training.matmul = "onednn" if self.execution.use_onednn else "default"
         training.compile = self.execution.compiled
-        self.peak_flops = 0.0
+        self.peak_flops, self._is_described = 0.0, False
         self._hooks: list[TensorBoard] = []
         if group.is_main:
             self._open_instruments(stack, state, runtime_bytes, position.step)
@@ -214,10 +214,16 @@ class Pretraining:
         return {
             "activation_bytes_per_token": per_token,
             "memory_parts": parts.as_dict(),
-            "memory_bandwidth": machine.measurements.memory_bandwidth if machine else measure_memory_bandwidth(),
+            "memory_bandwidth": self._memory_bandwidth(),
             "machine": asdict(machine) if machine else None,
             "scaling": self._scaling,
         }
+
+    def _memory_bandwidth(self) -> float | None:
+        """Of where the network lives; that of an accelerator is not measured."""
+        if best_device().type != "cpu":
+            return None
+        return self._machine.measurements.memory_bandwidth if self._machine else measure_memory_bandwidth()
 
     def _make_evaluator(self) -> Evaluator | None:
         loader = open_validation(self.config, self.loader.cache)
@@ -283,7 +289,7 @@ class Pretraining:
         run.peak_memory_bytes = peak_memory_bytes()
         run.cpu_cores = (cpu_seconds() - cpu_began) / max(wall, 1e-9)
         if self.group.is_main:
-            self._write_ledger()
+            self._describe_corpus()
         self.folder.write_json("summary.json", run.as_json())
         self.group.wait_for_all("waiting for rank 0 to finish")  # who leaves early would be taken for lost
 
@@ -302,9 +308,10 @@ class Pretraining:
             "buffered_bytes": counters.bytes_held,
         }
 
-    def _write_ledger(self) -> None:
-        """What becomes of every token in a pass; known once the whole corpus is tokenised."""
-        if self.loader.cache.is_complete:
+    def _describe_corpus(self) -> None:
+        """What it holds, and what becomes of every token in a pass; known once the whole of it is tokenised."""
+        if self.loader.cache.is_complete and not self._is_described:
+            self._is_described = True
             corpus = describe(self.loader.cache, self.config.training.max_length, self.config.data.packing)
             self.folder.write_json("corpus.json", corpus)
             ledgers = [asdict(ledger) for ledger in self.loader.ledger()]
@@ -352,4 +359,5 @@ class Pretraining:
             "environment": environment(),
             "processes": self.group.world_size,
         }
+        self._describe_corpus()
         self._checkpoints.save(self.loop.position.step, network, optimizer, self.tokenizer, state, is_best)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median_low
 
@@ -12,6 +13,7 @@ import torch
 
 from headrace.data.batch import Batch
 from headrace.machine.allocator import release_freed_memory
+from headrace.machine.device import best_device
 from headrace.machine.facts import memory_bytes
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
@@ -20,7 +22,7 @@ from headrace.models.network import build
 from headrace.perf.flops import count_work
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal
 from headrace.training.activations import activation_bytes_per_token
-from headrace.training.choose import choose
+from headrace.training.choose import candidate_sizes, choose
 from headrace.training.config import TrainingConfig
 from headrace.training.dry import WithoutProducts
 from headrace.training.optimizer import Optimizer
@@ -30,34 +32,46 @@ FEW_LAYERS = 3
 # A third of a second on two cores; what cannot be divided may take twice that.
 QUICK_FLOPS, MOST_FLOPS = 6e10, 1.2e11
 LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_SECONDS = 2, 9, 1.2
-LEAST_DRY_STEPS, MOST_DRY_STEPS, DRY_SECONDS = 2, 4, 0.9  # memory settles within two or three
-CHOOSING_TOKENS, CHOOSING_VOCABULARY, CHOOSING_SECONDS = 256, 4096, 0.3
+# Memory settles within two or three steps; where one takes long, it has to do.
+MOST_DRY_STEPS, DRY_SECONDS, LONG_DRY_SECONDS = 4, 0.9, 3.0
+CHOOSING_TOKENS, CHOOSING_SECONDS = 256, 0.3
 
 
 def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution) -> tuple[Rehearsal, Footprint]:
     """Time and memory of the whole network, which has to fit the machine.
 
-    Memory is told by steps without products: it depends on every tensor that comes and goes, so no smaller network
-    tells it. They also pay for fresh memory before anything is timed.
+    Memory is told by dry steps: it depends on every tensor that comes and goes, so no smaller network tells it. They
+    also pay for fresh memory before anything is timed.
     """
     release_freed_memory()
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution)
+    most_bytes = 0
+    if not training.micro_batch_size:  # training tries them all before it takes its first step
+        stage.take_dry_passes(max(candidate_sizes(training.batch_size, training.max_length)))
+        most_bytes = memory_bytes()
+        release_freed_memory()
+    rows = min(training.batch_size, 2 * execution.micro_batch_size)  # a pass beside the gradients of another takes most
     began = time.perf_counter()
     for number in range(MOST_DRY_STEPS):
-        if number >= LEAST_DRY_STEPS and time.perf_counter() - began > DRY_SECONDS:
+        stage.take_dry_step(rows)
+        if time.perf_counter() - began > (DRY_SECONDS if number else LONG_DRY_SECONDS):
             break
-        stage.take_dry_step()
-    grown_bytes = memory_bytes() - runtime_bytes  # freed memory is kept, so this is the peak
-    footprint = Footprint(runtime_bytes, grown_bytes, activation_bytes_per_token(stage.network, execution.precision))
-    return stage.time_steps(), footprint
+    grown_bytes = max(most_bytes, memory_bytes()) - runtime_bytes  # freed memory is kept, so these are peaks
+    per_token = activation_bytes_per_token(stage.network, execution.precision)
+    return stage.time_steps(), Footprint(runtime_bytes, per_token, grown_bytes)
 
 
-def rehearse_few_layers(model: ModelConfig, training: TrainingConfig, execution: Execution) -> Rehearsal:
-    """Time alone, for a network that is too large to be built whole."""
+def rehearse_few_layers(
+    model: ModelConfig, training: TrainingConfig, execution: Execution
+) -> tuple[Rehearsal, Footprint]:
+    """The same of a few layers, for a network that is too large to be built: activations are extended, not measured."""
+    runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution, most_layers=FEW_LAYERS)
-    stage.take_dry_step()
-    return stage.time_steps()
+    per_token = activation_bytes_per_token(stage.network, execution.precision)
+    per_token *= model.num_layers / stage.network.config.num_layers
+    stage.take_dry_step(1)  # makes the optimizer's state
+    return stage.time_steps(), Footprint(runtime_bytes, per_token)
 
 
 class _Stage:
@@ -67,19 +81,36 @@ class _Stage:
         self, model: ModelConfig, training: TrainingConfig, execution: Execution, most_layers: int | None = None
     ) -> None:
         self._model = model
-        self.network = build(_with_layers(model, min(most_layers or model.num_layers, model.num_layers)))
+        few = _with_layers(model, min(most_layers or model.num_layers, model.num_layers))
+        self.network = build(few).to(best_device())
         self._blocks = self.network.blocks
         self._optimizer = Optimizer(self.network, training)
         self._training = training
         self._execution = execution
 
-    def take_dry_step(self) -> None:
-        """Two micro-batches, if there are: a forward pass beside the gradients of an earlier one takes most memory."""
-        rows = min(self._training.batch_size, 2 * self._execution.micro_batch_size)
+    def take_dry_step(self, rows: int) -> None:
+        """A whole update."""
         batch = random_batch(self._model, rows, self._training.max_length)
-        execution = replace(self._execution, use_onednn=has_onednn())
-        with WithoutProducts():
+        with self._dry() as execution:
             TrainStep(self.network, self._optimizer, execution, 1.0)(batch, 1.0)
+
+    def take_dry_passes(self, rows: int) -> None:
+        """Forward and backward of all rows at once."""
+        batch = random_batch(self._model, rows, self._training.max_length)
+        with self._dry() as execution:
+            execution.apply_to(self.network)
+            at_once = replace(execution, micro_batch_size=rows)
+            accumulate(self.network, batch, at_once, {"forward": 0.0, "backward": 0.0})
+        self.network.zero_grad(set_to_none=True)
+
+    @contextmanager
+    def _dry(self) -> Iterator[Execution]:
+        """The execution with which products are left out, where they can be (training/dry.py)."""
+        if has_onednn() and self._execution.precision == "float32" and best_device().type == "cpu":
+            with WithoutProducts():
+                yield replace(self._execution, use_onednn=True)
+        else:
+            yield self._execution
 
     def time_steps(self) -> Rehearsal:
         """Passes and updates in turns, so that noise meets both."""
@@ -123,13 +154,15 @@ class _Stage:
         for parameter in self.network.parameters():
             parameter.grad = None if parameter in beyond else torch.ones_like(parameter)
         began = time.perf_counter()
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self._optimizer.step(1.0)
+        if norm.is_cuda:
+            torch.cuda.synchronize()
         return time.perf_counter() - began
 
 
 def _by_layers(times: dict[int, list[float]]) -> ByLayers:
-    # The lower one of two: the first has kernels to make ready.
+    # Of two passes the faster: the first has kernels to make ready.
     return ByLayers({depth: median_low(measured) for depth, measured in times.items()})
 
 
@@ -155,13 +188,16 @@ def warm_up() -> None:
 
 
 def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
-    """As training chooses it, but on one layer and few tokens, and with the micro-batch that it would begin with."""
+    """As training chooses it, but on few tokens, and with the micro-batch that it would begin with.
+
+    The network has one layer, and its share of the vocabulary: layers and head weigh what they weigh in the whole.
+    """
     size = training.micro_batch_size or default_micro_batch(training)
     rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
-    small = model.model_copy(update={"num_layers": 1, "vocab_size": min(model.vocab_size, CHOOSING_VOCABULARY)})
+    small = model.model_copy(update={"num_layers": 1, "vocab_size": max(2, model.vocab_size // model.num_layers)})
     batch = random_batch(small, rows, training.max_length)
-    chosen = choose(build(small), batch, few, seconds=CHOOSING_SECONDS)
+    chosen = choose(build(small).to(best_device()), batch, few, seconds=CHOOSING_SECONDS)
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
 
 

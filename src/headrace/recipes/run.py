@@ -30,7 +30,7 @@ class Run:
     cpu_cores: float = 0.0
     skipped_steps: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time went; sums to train_seconds."""
+    """Where the time went, since it was started or resumed."""
     first_sample: str = ""
     last_sample: str = ""
     was_stopped: bool = False
@@ -48,6 +48,7 @@ class Run:
         self.tokens_per_second = speed.tokens_per_second(tally.tokens, tally.elapsed_s)
         self.percent_of_peak = speed.percent_of_peak(tally.tokens * flops_per_token, tally.working_s, peak_flops)
         self.data_wait_percent = 100 * speed.median(tally.wait_shares)
+        self.seconds = tally.seconds
         self.last_sample = info.sample or self.last_sample
         if info.evaluation is not None:
             self.validation_loss = info.evaluation.loss

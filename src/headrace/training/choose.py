@@ -23,6 +23,8 @@ from headrace.training.step import Execution, accumulate
 
 Choice = TypeVar("Choice", bound=Hashable)
 PROBE_TOKENS = 2048  # enough for products to run at full rate
+# Of a micro-batch. Larger ones are no faster on a processor (docs/LOG.md), and trying them would take most memory.
+FEWEST_TOKENS, MOST_TOKENS = 256, 4096
 NUM_ROUNDS = 3
 CHOOSING_SECONDS = 15.0  # after one round for each choice: where a pass is this slow, noise is small beside it
 MARGIN = 0.95  # of the memory that is left; the rest is for what no measurement foresees
@@ -105,15 +107,17 @@ def fastest(
 
 
 def candidate_sizes(batch_size: int, length: int) -> list[int]:
-    """Micro-batches worth trying: they divide the batch, and are neither tiny nor too many.
+    """Micro-batches worth trying: they divide the batch, and are neither tiny nor huge nor too many.
 
     >>> candidate_sizes(12, 128)
     [2, 3, 4, 6, 12]
     >>> candidate_sizes(4096, 64)
-    [4, 16, 64, 256, 1024, 4096]
+    [4, 8, 16, 32, 64]
     """
     sizes = [size for size in range(1, batch_size + 1) if batch_size % size == 0]
-    sizes = [size for size in sizes if size * length >= 256] or sizes[-1:]
+    sizes = [size for size in sizes if size * length >= FEWEST_TOKENS] or sizes[-1:]
+    if not torch.cuda.is_available():
+        sizes = [size for size in sizes if size * length <= MOST_TOKENS] or sizes[:1]
     while len(sizes) > 6:
         sizes = sizes[-1::-2][::-1]
     return sizes

@@ -15,8 +15,8 @@ from headrace.models.linear import has_onednn
 class WithoutProducts(TorchFunctionMode):
     """While it is on, products called from Python give zeros of their shape, and everything else is computed.
 
-    A network that has gradients must use oneDNN: zeros in the place of PyTorch's own products would cut the graph, so
-    those are computed.
+    A network must use oneDNN, in float32: zeros in the place of PyTorch's own products would cut the graph, so those
+    are computed.
     """
 
     def __torch_function__(
@@ -41,11 +41,11 @@ class WithoutProducts(TorchFunctionMode):
 
 
 def _matmul(left: Tensor, right: Tensor) -> Tensor:
-    return torch.zeros(*left.shape[:-1], right.shape[-1], dtype=left.dtype)
+    return left.new_zeros(*left.shape[:-1], right.shape[-1])
 
 
 def _onednn_product(x: Tensor, weight_OI: Tensor, *_: Any) -> Tensor:
-    return torch.zeros(*x.shape[:-1], weight_OI.shape[0], dtype=x.dtype)
+    return x.new_zeros(*x.shape[:-1], weight_OI.shape[0])
 
 
 _PRODUCTS: dict[Any, Callable[..., Tensor]] = {
