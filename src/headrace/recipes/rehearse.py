@@ -46,9 +46,9 @@ def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution)
     release_freed_memory()
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution)
-    most_bytes = 0
-    if not training.micro_batch_size:  # training tries them all before it takes its first step
-        stage.take_dry_passes(max(candidate_sizes(training.batch_size, training.max_length)))
+    most_bytes, largest = 0, max(candidate_sizes(training.batch_size, training.max_length))
+    if not training.micro_batch_size and largest > execution.micro_batch_size:  # training tries them all beforehand
+        stage.take_dry_passes(largest)
         most_bytes = memory_bytes()
         release_freed_memory()
     rows = min(training.batch_size, 2 * execution.micro_batch_size)  # a pass beside the gradients of another takes most
