@@ -37,8 +37,8 @@ EVALUATIONS = 10  # of a run, if nothing is said
 TIMED_BATCHES = 8
 CHECKPOINTS_AT_ONCE = 3  # last, best, and the one being written
 LARGEST_REHEARSAL = 0.5  # of the free memory
-# What choosing, instruments, samples and checkpoints of a run leave behind in its process, beyond a rehearsal: 33 to 102
-# MiB on five presets (docs/LOG.md).
+# What choosing, instruments, samples and checkpoints leave behind in the process of a run, beyond a rehearsal: 33 to
+# 102 MiB on five presets (docs/LOG.md).
 LEFT_BEHIND_BYTES = 65 << 20
 
 

@@ -23,8 +23,8 @@ from headrace.training.step import Execution, accumulate
 
 Choice = TypeVar("Choice", bound=Hashable)
 PROBE_TOKENS = 2048  # enough for products to run at full rate
-# Of a micro-batch. On a processor larger ones are faster by 4% at best (docs/LOG.md), and trying them would take most of
-# the memory of a run.
+# Of a micro-batch. On a processor larger ones are faster by 4% at best (docs/LOG.md), and trying them would take most
+# of the memory of a run.
 FEWEST_TOKENS, MOST_TOKENS = 256, 4096
 NUM_ROUNDS = 3
 CHOOSING_SECONDS = 15.0  # after one round for each choice: where a pass is this slow, noise is small beside it
