@@ -95,7 +95,7 @@ def in_own_process(job: str, name: str, folder: Path, threads: int, num_steps: i
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--pairs", type=int, default=3, help="of prediction and training, for each config")
+    parser.add_argument("--pairs", type=int, default=3, help="of prediction and training for each config; odd")
     parser.add_argument("--only", default="", help="names, with commas between them")
     parser.add_argument("--job", choices=["predict", "train"])
     parser.add_argument("--name")
