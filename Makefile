@@ -12,7 +12,7 @@ TOKENIZE ?= --megabytes 100
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench limits clean
+.PHONY: help demo test soak faults bench limits clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ test: $(VENV)/.installed  ## lint, types and tests (under 8 minutes on 2 cores)
 
 soak: $(VENV)/.installed  ## the slow fault and limit tests (kills, tmpfs, memory)
 	$(BIN)/python -m pytest -m soak
+
+faults: $(VENV)/.installed  ## kills, signals, full disks, two writers, hostile files, encodings: one table (8 minutes)
+	$(BIN)/python -m tests.faults
 
 bench: $(BENCH)/.installed  ## headrace and its peers side by side, 10 to 15 minutes; writes docs/benchmarks.md (SIZE=full takes longer)
 	mkdir -p runs/bench
