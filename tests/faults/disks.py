@@ -101,7 +101,7 @@ def removed_tensorboard(bench: Workbench) -> None:
 
 @fault("disk", "the run directory is removed while training: one message, no traceback")
 def removed_run_directory(bench: Workbench) -> None:
-    process = bench.start(*bench.training(training__max_steps=100_000))
+    process = bench.start(*bench.training(training__max_steps=400))
     bench.wait_for_step(5, process)
     shutil.rmtree(bench.folder / "run", ignore_errors=True)
     outcome = bench.end(process)

@@ -35,7 +35,7 @@ def no_spaces(bench: Workbench) -> None:
     text = bench.folder / "japanese.txt"
     text.write_text("語" * 3_300_000, encoding="utf-8")
     outcome = bench.run("prepare", text, "--tokenizer", "char", "--out", bench.folder / "cache", "--json").expect(0)
-    assert outcome.result["vocab_size"] == 3, f"{outcome.result['vocab_size']} tokens instead of 3"
+    assert outcome.result["tokenizer"]["vocab_size"] == 3, f"{outcome.result['tokenizer']} instead of 3 tokens"
 
 
 @fault("encoding", "a corpus file whose name is not UTF-8 is read")
