@@ -127,7 +127,6 @@ def test_a_manifest_that_headrace_did_not_write_is_one_message(command: Command,
 @pytest.mark.parametrize("value", [[10**6], [2**63]])
 def test_document_ends_beyond_the_tokens_are_damage(cache: Path, value: list[int]) -> None:
 
-
     raw = np.array(value, "<u8").tobytes()
     next(cache.glob("shards/*.ends")).write_bytes(raw)
     change(cache / "manifest.json", lambda m: m["segments"][0][-2][0].__setitem__(4, [zlib.crc32(raw)]))
