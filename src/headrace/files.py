@@ -10,12 +10,13 @@ import os
 import socket
 import threading
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from headrace.errors import CacheError
+from headrace.errors import CacheError, HeadraceError
 
 CHECKSUM_BLOCK_BYTES = 1 << 20
 
@@ -58,7 +59,7 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
         stored = value.pop("checksum")
-    except (ValueError, KeyError, AttributeError, TypeError) as problem:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
         raise CacheError(
             f"{path}: not a headrace file, or damaged ({problem}). Delete it and run `headrace prepare` again."
         ) from None
@@ -80,6 +81,16 @@ def write_atomically(path: Path, data: bytes, temporary: Path | None = None) -> 
     except OSError as problem:
         temporary.unlink(missing_ok=True)
         raise writing_failed(path, problem) from problem
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Refuse a folder in which something that is written in place leads elsewhere: nothing outside may change."""
+    for name in names:
+        if (folder / name).is_symlink():
+            raise HeadraceError(
+                f"{folder / name}: is a link. headrace changes nothing outside {folder}: put what it leads to in its"
+                " place, or make the whole folder a link."
+            )
 
 
 def sync_directory(path: Path) -> None:

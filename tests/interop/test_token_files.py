@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 import headrace as hr
 from headrace.errors import TokenFileError, UsageError
 from headrace.interop.grain import GrainSource
-from headrace.interop.token_files import open_token_files
+from headrace.interop.token_files import TokenFileCache, open_token_files
+from headrace.interop.token_formats import read_token_file
 
 BATCH, LENGTH, VOCABULARY = 4, 16, 300
 DOCUMENTS = [np.append(np.random.default_rng(n).integers(1, VOCABULARY, 20 + 7 * n % 90), 0) for n in range(200)]
@@ -222,3 +224,28 @@ def test_the_tokenizer_must_be_the_one_that_made_them(tmp_path: Path, cache: hr.
         open_token_files(write_nanogpt(tmp_path), "bpe:300")
     with pytest.raises(UsageError, match="no token file"):
         open_token_files([], cache.tokenizer)
+
+
+class Counted(np.ndarray[Any, Any]):
+    """An array that counts the elements that arithmetic and comparisons go through."""
+
+    elements = 0
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        Counted.elements += max(np.size(value) for value in inputs)
+        plain = [value.view(np.ndarray) if isinstance(value, Counted) else value for value in inputs]
+        return getattr(ufunc, method)(*plain, **options)
+
+
+def test_opening_looks_at_each_document_a_few_times(
+    cache: hr.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each segment: both grow with the file."""
+    monkeypatch.setattr("headrace.interop.token_files.SEGMENT_TOKENS", 50)
+    file = read_token_file(write_datatrove(tmp_path), np.dtype("<u2"))
+    assert file.ends is not None
+    monkeypatch.setattr(Counted, "elements", 0)
+    opened = TokenFileCache([replace(file, ends=file.ends.view(Counted))], cache.tokenizer)
+    assert len(opened.segments) > 100
+    assert Counted.elements <= 5 * len(ENDS)
+    assert sum(opened.entry(number).num_documents for number in range(len(opened.segments))) == len(ENDS)

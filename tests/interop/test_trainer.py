@@ -117,3 +117,30 @@ def test_masked_targets_are_left_out(cache: hr.Cache) -> None:
     assert batch.mask is not None
     np.testing.assert_array_equal(row["shift_labels"].numpy() == -100, ~batch.mask[0])
     np.testing.assert_array_equal(row["labels"][1:].numpy(), row["shift_labels"][:-1].numpy())
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_documents_of_a_row_do_not_see_each_other(tmp_path: Path, attention: str) -> None:
+    (tmp_path / "lines.txt").write_text("".join(f"line {n} of the river\n" for n in range(300)))
+    source = hr.Source(path=str(tmp_path / "lines.txt"), document="line")
+    cache = hr.prepare([source], tokenizer="byte", out=tmp_path / "cache")
+    with hr.Loader(cache, BATCH, 64, packing="document") as loader:
+        batch = next(loader)
+        loader.seek(0)
+        rows = [row for row, _ in zip(TrainerRows(loader), range(BATCH), strict=False)]
+    assert batch.documents is not None
+    number = next(n for n in range(BATCH) if batch.documents[n].max() > 1)
+    row, documents = rows[number], batch.documents[number]
+    config = transformers.GPT2Config(
+        vocab_size=300, n_positions=64, n_embd=16, n_layer=2, n_head=2, attn_implementation=attention, use_cache=False,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).eval()  # without a cache, as Trainer sets it
+    given = transformers.default_data_collator([row])
+    with torch.no_grad():
+        together = model(**given).logits[0]
+        for document in range(1, int(documents.max()) + 1):
+            where = torch.from_numpy(np.flatnonzero(documents == document))
+            alone = model(row["input_ids"][where][None]).logits[0]
+            torch.testing.assert_close(together[where], alone, atol=1e-5, rtol=1e-4)

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.segments import Segment, corpus_hash
-from headrace.data.shards import MemberInfo, ShardFolder, ShardInfo, TokenArray
+from headrace.data.segments import Kind, Segment, corpus_hash
+from headrace.data.shards import MemberInfo, ShardFolder, ShardInfo, TokenArray, check_key
 from headrace.data.sources import Source
 from headrace.data.tokenizers import Tokenizer
 from headrace.errors import CacheError
@@ -96,15 +96,24 @@ class Cache:
         """A cache from its manifest, or from the partial one of an unfinished build."""
         manifest = read_checked_json(path / name)
         _check_version(path / name, manifest)
-        tokenizer = _read_tokenizer(path, manifest["tokenizer"])
-        segments, entries = [], []
-        for row in manifest["segments"]:
-            *facts, shards, noticed = row
-            segments.append(Segment(*facts))
-            infos = None if shards is None else tuple(ShardInfo.from_json(shard) for shard in shards)
-            entries.append(None if infos is None else Entry(infos, Counter(noticed)))
-        sources = [Source.model_validate(source) for source in manifest["sources"]]
+        try:
+            tokenizer = _read_tokenizer(path, manifest["tokenizer"])
+            sources = [Source.model_validate(source) for source in manifest["sources"]]
+            segments, entries = [], []
+            for *facts, shards, noticed in manifest["segments"]:
+                segments.append(_checked(Segment(*facts), len(sources)))
+                infos = None if shards is None else tuple(ShardInfo.from_json(shard) for shard in shards)
+                entries.append(None if infos is None else Entry(infos, Counter(noticed)))
+            for key in manifest["retired"]:
+                check_key(key)
+            if name == MANIFEST and None in entries:
+                raise ValueError("a finished cache lacks segments")
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as problem:
+            raise CacheError(
+                f"{path / name}: not as headrace writes it ({problem}). Delete {path} and run `headrace prepare` again."
+            ) from None
         cache = cls(path, tokenizer, sources, segments, entries)
+        cache.shards.refuse_links()
         cache.retired = manifest["retired"]
         return cache
 
@@ -272,12 +281,24 @@ def _check_version(path: Path, manifest: dict[str, Any]) -> None:
         )
 
 
+def _checked(segment: Segment, num_sources: int) -> Segment:
+    """Refuse values that no plan of a corpus has."""
+    counts = (segment.source, segment.ordinal, segment.nbytes, segment.begin, segment.end, segment.num_files)
+    if not all(type(count) is int and count >= 0 for count in (*counts, segment.root_length)):
+        raise ValueError("a segment has counts that are not whole numbers")
+    if segment.source >= num_sources or segment.kind not in get_args(Kind):
+        raise ValueError(f"a segment of source {segment.source}, kind {segment.kind!r}")
+    if not isinstance(segment.path, str) or not isinstance(segment.fingerprint, str):
+        raise ValueError("a segment without a file")
+    return segment
+
+
 def _read_tokenizer(path: Path, facts: dict[str, Any]) -> Tokenizer:
     file = path / "tokenizer.json"
     try:
         text = file.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise CacheError(f"{file}: the cache's tokenizer cannot be read ({problem.strerror}).") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise CacheError(f"{file}: the cache's tokenizer cannot be read ({problem}).") from None
     tokenizer = Tokenizer(facts["spec"], text, facts["vocab_size"], facts["end_of_text_id"], facts["end_of_text"])
     if tokenizer.hash != facts["hash"]:
         raise CacheError(

@@ -20,6 +20,7 @@ from headrace.files import canonical_json, digest, user_cache
 
 SAMPLE_BYTES = 8 << 20
 SAMPLE_PLACES = 64
+VALIDATION = "validation"  # a folder within a cache, for the tokens of text that is only validated on
 
 
 def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path) -> Cache:
@@ -60,7 +61,7 @@ def _previous(path: Path) -> Cache | None:
             continue
     if path.exists() and not path.is_dir():
         raise CacheError(f"{path}: is a file; a cache is a folder. Choose another with --out.")
-    ours = {"shards", "tmp", "tokenizer.json", MANIFEST, PARTIAL}
+    ours = {"shards", "tmp", "tokenizer.json", VALIDATION, MANIFEST, PARTIAL}
     if path.is_dir() and any(name not in ours and not name.endswith(".tmp") for name in os.listdir(path)):
         raise CacheError(f"{path}: this folder holds something else than a token cache. Choose another with --out.")
     return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import zlib
 from collections import Counter, OrderedDict
@@ -30,12 +31,14 @@ from headrace.files import (
     owner_is_gone,
     owner_tag,
     read_checked_json,
+    refuse_links,
     write_checked_json,
     writing_failed,
 )
 
 TokenArray = npt.NDArray[Any]
 MAX_MAPPED = 4096
+KEY = re.compile(r"[0-9a-f]{40}")
 
 
 class DamagedShardError(CacheError):
@@ -72,7 +75,18 @@ class ShardInfo:
 
     @classmethod
     def from_json(cls, value: list[Any]) -> ShardInfo:
-        return cls(value[0], value[1], value[2], tuple(value[3]), tuple(value[4]))
+        """Check what a file says of a shard: its key becomes the name of files, and its counts their sizes."""
+        key, num_tokens, num_documents, token_checksums, end_checksums = value
+        check_key(key)
+        if not all(type(count) is int and count >= 0 for count in (num_tokens, num_documents)):
+            raise ValueError(f"shard {key} has counts that are not whole numbers")
+        return cls(key, num_tokens, num_documents, tuple(token_checksums), tuple(end_checksums))
+
+
+def check_key(key: object) -> None:
+    """Refuse a name that no shard can have, before a path is made of it."""
+    if not isinstance(key, str) or not KEY.fullmatch(key):
+        raise ValueError(f"{key!r:.80} is not the name of a shard")
 
 
 class ShardFolder:
@@ -86,8 +100,13 @@ class ShardFolder:
         self._checked: set[str] = set()
         self._lock = threading.Lock()
 
+    def refuse_links(self) -> None:
+        """Refuse a cache whose folders lead elsewhere."""
+        refuse_links(self.path.parent, (self.path.name, self._temporary.name))
+
     def make(self) -> None:
         """Create the folders, and sweep away what a killed builder left behind."""
+        self.refuse_links()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._temporary.mkdir(exist_ok=True)
@@ -103,13 +122,13 @@ class ShardFolder:
             seal = read_checked_json(self.path / f"{key}.json")
             info = ShardInfo.from_json(seal["shard"])
             sizes = (os.path.getsize(self._tokens(key)), os.path.getsize(self._ends(key)))
-        except (CacheError, OSError):
+            noticed: Counter[str] = Counter()
+            for member in seal["members"]:
+                noticed.update(MemberInfo(*member).noticed)
+        except (CacheError, OSError, KeyError, TypeError, ValueError):
             return None  # missing or damaged: it will be written again
-        if sizes != (info.num_tokens * self.dtype.itemsize, info.num_documents * 8):
+        if info.key != key or sizes != (info.num_tokens * self.dtype.itemsize, info.num_documents * 8):
             return None
-        noticed: Counter[str] = Counter()
-        for member in seal["members"]:
-            noticed.update(MemberInfo(*member).noticed)
         return info, noticed
 
     def members(self, key: str) -> list[MemberInfo]:
@@ -144,7 +163,10 @@ class ShardFolder:
         """Where the documents of a shard end, as token offsets within it."""
         if info.num_documents == 0:
             return np.zeros(0, dtype=np.int64)
-        return self._map_checked(info, ".ends").astype(np.int64)
+        ends = self._map_checked(info, ".ends").astype(np.int64)
+        if ends[0] < 0 or ends[-1] > info.num_tokens or (np.diff(ends) < 0).any():
+            raise DamagedShardError(f"{self._ends(info.key)}: document ends outside the shard's tokens. {_REPAIR}")
+        return ends
 
     def verify(self, info: ShardInfo) -> list[str]:
         """Every damage of a shard, in words."""
@@ -289,6 +311,8 @@ _REPAIR = "Run `headrace prepare` again with the same arguments: it rebuilds jus
 def check_blocks(path: Path, array: npt.NDArray[Any], checksums: tuple[int, ...]) -> None:
     """Compare every MiB with its checksum; damage is an error that says which."""
     found = block_checksums(array.view(np.uint8).data)
+    if len(found) != len(checksums):
+        raise DamagedShardError(f"{path}: {len(found)} blocks, {len(checksums)} checksums. {_REPAIR}")
     for number, (stored, actual) in enumerate(zip(checksums, found, strict=True)):
         if stored != actual:
             first = number * CHECKSUM_BLOCK_BYTES

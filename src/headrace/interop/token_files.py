@@ -88,10 +88,12 @@ class TokenFileCache(Cache):
         shards = _FileShards(tokenizer, files[0].dtype, parts)
         for number, file in enumerate(files):
             cuts = _cuts(file, shards.mapped(file), tokenizer.end_of_text_id)
+            # Documents that end up to each cut, looked up at once: comparing all ends for each segment is quadratic.
+            ended = [0] * len(cuts) if file.ends is None else np.searchsorted(file.ends, cuts, "right").tolist()
             for ordinal, (start, stop) in enumerate(pairwise(cuts)):
                 key = f"{_sample(shards.mapped(file)[start:stop])}-{number}.{ordinal}"
                 parts[key] = _Part(file, start, stop)
-                num_documents = 0 if file.ends is None else int(((file.ends > start) & (file.ends <= stop)).sum())
+                num_documents = ended[ordinal + 1] - ended[ordinal]
                 entries.append(Entry((ShardInfo(key, stop - start, num_documents, (), ()),)))
                 nbytes = (stop - start) * ASSUMED_BYTES_PER_TOKEN
                 # "rows" are known to be documents of their own; a "range" of a text may be cut anywhere.

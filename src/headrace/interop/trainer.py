@@ -27,6 +27,7 @@ from headrace.errors import StateError, UsageError
 from headrace.files import write_atomically
 from headrace.interop.extras import require
 from headrace.interop.torch import as_tensors, refuse_worker_processes
+from headrace.models.network import document_positions
 
 STATE_FILE = "headrace_loader.json"
 IGNORED = -100  # what transformers leaves out of the loss
@@ -36,7 +37,9 @@ class TrainerRows(IterableDataset[dict[str, Tensor]]):
     """Single rows, because `Trainer` puts batches together itself: `input_ids`, `labels` and `shift_labels`.
 
     transformers moves `labels` on by one, and so never trains on the last target of a row; `shift_labels` are the
-    targets as they are, all of them. `Trainer` keeps them only with `remove_unused_columns=False`.
+    targets as they are, all of them. `Trainer` keeps them only with `remove_unused_columns=False`. With document
+    packing there are `position_ids` that begin anew in each document: what transformers tells packed documents apart
+    by, so that none attends to another.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -52,8 +55,11 @@ class TrainerRows(IterableDataset[dict[str, Tensor]]):
                 targets = targets.masked_fill(~tensors["mask"], IGNORED)
             labels = inputs.clone()
             labels[:, 1:] = targets[:, :-1]
+            columns = {"input_ids": inputs, "labels": labels, "shift_labels": targets}
+            if "documents" in tensors:
+                columns["position_ids"] = document_positions(tensors["documents"])
             for row in range(len(inputs)):
-                yield {"input_ids": inputs[row], "labels": labels[row], "shift_labels": targets[row]}
+                yield {name: values[row] for name, values in columns.items()}
 
 
 def resume_callback(loader: Loader) -> Any:

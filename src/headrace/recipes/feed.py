@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.data.cache import Cache
 from headrace.data.loader import Loader
+from headrace.data.plan import VALIDATION
 from headrace.data.sizes import parse_bytes
 from headrace.data.sources import Source, as_sources, standard_library
 from headrace.data.tokenizers import Tokenizer
@@ -87,13 +88,16 @@ def open_validation(config: Config, training_cache: Cache) -> Loader | None:
     data = config.data
     if not data.validation_fraction and not data.validation_sources:
         return None
+    common = _common(config)
+    if data.cache_dir:  # a folder holds one corpus: the folder itself is the training text's
+        common["cache_dir"] = Path(data.cache_dir) / VALIDATION
     return Loader(
         training_cache if _is_split(config) else as_sources(list(data.validation_sources)),
         prefetch_batches=0,
         shuffle=False,
         split="validation" if _is_split(config) else "all",
         tokenizer=training_cache.tokenizer,
-        **_common(config),
+        **common,
     )
 
 

@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from headrace.errors import HeadraceError, TrainingError
-from headrace.files import owner_is_gone, owner_tag, write_atomically
+from headrace.files import owner_is_gone, owner_tag, refuse_links, write_atomically
+
+# Everything else is replaced as a whole, which leaves alone what a link leads to.
+WRITTEN_IN_PLACE = ("run.lock", "metrics.jsonl", "samples.txt", "tensorboard", "checkpoints")
 
 
 class RunFolder:
@@ -33,6 +36,7 @@ class RunFolder:
     def __init__(self, out: str) -> None:
         """An empty name makes a new folder below runs/, named by the time."""
         self.path = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+        refuse_links(self.path, WRITTEN_IN_PLACE)
 
     @property
     def holds_a_run(self) -> bool:
@@ -96,11 +100,11 @@ def _keep_metrics_before(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # the torn last line of a killed run
     write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
 

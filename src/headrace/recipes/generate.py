@@ -59,6 +59,9 @@ def stream_text(run: str | os.PathLike[str], prompt: str, sampling: Sampling) ->
 def read_run_config(folder: Path) -> dict[str, dict[str, object]]:
     """The resolved configuration of a run."""
     try:
-        return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        raise CheckpointError(f"{folder}: not a run directory (no readable config.json).") from None
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict) or not values or not all(isinstance(section, dict) for section in values.values()):
+        raise CheckpointError(f"{folder}: not a run directory (no readable config.json).")
+    return values

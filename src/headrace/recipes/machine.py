@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from headrace.errors import CacheError
 from headrace.files import read_checked_json, user_cache, write_checked_json
 from headrace.machine.hardware import Hardware, available_memory_bytes, disk_of, find_hardware
@@ -61,12 +63,12 @@ def remembered_machine(hardware: Hardware | None = None) -> Machine | None:
         return None
     if known.get("format") != FORMAT:
         return None
-    values = known["measurements"]
-    values["matmul_flops"] = {
-        precision: {int(threads): rate for threads, rate in rates.items()}
-        for precision, rates in values["matmul_flops"].items()
-    }
-    return Machine(hardware, Measurements(**values), known["measured_at"], is_remembered=True)
+    try:
+        measurements = TypeAdapter(Measurements).validate_python(known.get("measurements"))
+        measured_at = TypeAdapter(str).validate_python(known.get("measured_at"))
+    except ValidationError:
+        return None
+    return Machine(hardware, measurements, measured_at, is_remembered=True)
 
 
 def _path(hardware: Hardware) -> Path:

@@ -85,7 +85,7 @@ def _recorded_processes(run: RunConfig) -> int | None:
     try:
         saved = json.loads((Path(run.out) / "config.json").read_text(encoding="utf-8"))
         return int(saved["run"]["processes"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -29,6 +29,7 @@ from headrace.perf.scaling import Step, expect
 from headrace.recipes.config import Config
 from headrace.recipes.feed import expected_vocabulary
 from headrace.recipes.rehearse import default_micro_batch, quick_execution
+from headrace.recipes.report.shapes import ENVIRONMENT, fits
 from headrace.training.config import TrainingConfig
 
 FORMAT = 1
@@ -296,7 +297,7 @@ def remembered_scaling(config: Config) -> dict[str, Any] | None:
         known = read_checked_json(_path(config))
     except (OSError, CacheError):
         return None
-    return known if known.get("format") == FORMAT else None
+    return known if known.get("format") == FORMAT and fits(known, ENVIRONMENT["scaling"]) else None
 
 
 def _path(config: Config) -> Path:

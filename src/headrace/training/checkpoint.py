@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,6 +36,8 @@ from headrace.models.network import Network
 from headrace.training.optimizer import Optimizer
 
 STATE_VERSION = 1
+CHECKPOINT_NAME = re.compile(r"step-\d{8,}")
+FILE_NAME = re.compile(r"\w[\w.-]*")
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
 
@@ -101,8 +104,20 @@ class Checkpoints:
 
     def last(self) -> Path | None:
         """The newest checkpoint, if there is one."""
-        link = self._folder / "last"
-        return self._folder / os.readlink(link) if link.is_symlink() and link.exists() else None
+        return self.linked("last")
+
+    def linked(self, name: str) -> Path | None:
+        """Return the checkpoint that `last` or `best` leads to; a link to anything else is refused."""
+        link = self._folder / name
+        if not link.is_symlink():
+            return None
+        target = os.readlink(link)
+        if not CHECKPOINT_NAME.fullmatch(target):
+            raise CheckpointError(
+                f"{link}: leads to {target!r}, which is not the name of a checkpoint beside it (step-NUMBER)."
+                " Make it a link to one of those, or remove it."
+            )
+        return self._folder / target if link.exists() else None
 
     def _sweep(self) -> None:
         for leftover in self._folder.glob("*.tmp"):
@@ -126,6 +141,8 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     if state.get("version") != STATE_VERSION:
         raise CheckpointError(f"{checkpoint}: version {state.get('version')}; this headrace reads {STATE_VERSION}.")
     for name, expected in state["files"].items():
+        if not FILE_NAME.fullmatch(name):
+            raise CheckpointError(f"{checkpoint / STATE}: {name!r} is not the name of a file of a checkpoint.")
         file = checkpoint / name
         if not file.exists():
             raise CheckpointError(f"{file}: missing from the checkpoint. Resume from another one.")

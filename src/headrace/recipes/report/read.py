@@ -17,16 +17,10 @@ from headrace.errors import ReportError
 from headrace.files import owner_is_gone
 from headrace.models.config import ModelConfig
 from headrace.perf import breakdown, flops, speed
+from headrace.recipes.report import shapes
 from headrace.training.loop import TRAINING_STAGES
 
 DONE_SECONDS = 1e-4  # a stage that was not due takes less
-NEEDED = {
-    "training": {
-        "batch_size", "max_length", "micro_batch_size", "optimizer", "gradient_checkpointing", "threads",
-    },
-    "data": {"tokenizer", "num_workers"},
-}  # fmt: skip
-NEEDED_OF_A_STEP = {"step", "tokens", "loss", "learning_rate", "gradient_norm", "elapsed_s", "step_s", "seconds"}
 
 
 @dataclass
@@ -151,21 +145,20 @@ def read_run(folder: Path) -> RunRecord:
     notes: list[str] = []
     metrics = _read_metrics(folder / "metrics.jsonl", notes)
     config = _read_json(folder / "config.json")
-    environment = _read_json(folder / "environment.json") or {}
+    environment = shapes.fitting_parts(_read_part(folder / "environment.json", {}, notes) or {}, shapes.ENVIRONMENT)
     _check_version(environment, notes)
     try:
-        assert isinstance(config, dict)
+        if not shapes.fits(config, shapes.CONFIG) or config["training"]["batch_size"] < 1:
+            raise ValueError("lacks values that a report needs")
         model = ModelConfig.model_validate(config["model"])
-        for section, keys in NEEDED.items():
-            assert keys <= config[section].keys()
-    except (AssertionError, AttributeError, KeyError, TypeError, ValidationError):
+    except (ValidationError, ValueError):
         raise ReportError(
             f"{folder}: config.json or metrics.jsonl is missing or not as this version of headrace writes it"
             f" ({_written_by(environment)}). Upgrade headrace if the run is newer."
         ) from None
-    summary = _read_json(folder / "summary.json")
+    summary = _read_part(folder / "summary.json", shapes.SUMMARY, notes)
     lock = folder / "run.lock"
-    if lock.exists() and not owner_is_gone(lock.read_text()):
+    if lock.exists() and not owner_is_gone(lock.read_text(errors="replace")):
         notes.append(f"still running: everything here is so far, at step {metrics[-1]['step']:,}")
     elif not summary:
         notes.append(f"did not end by itself: everything here is up to step {metrics[-1]['step']:,}")
@@ -177,9 +170,9 @@ def read_run(folder: Path) -> RunRecord:
         environment=environment,
         metrics=metrics,
         summary=summary or {},
-        corpus=_read_part(folder / "corpus.json", {"bytes", "documents", "tokens", "tokenizer", "chunking"}, notes),
-        ledger=_read_json(folder / "ledger.json"),
-        tuning=_read_part(folder / "tune.json", {"findings"}, notes),
+        corpus=_read_part(folder / "corpus.json", shapes.CORPUS, notes),
+        ledger=_read_part(folder / "ledger.json", shapes.LEDGER, notes),
+        tuning=_read_part(folder / "tune.json", shapes.TUNING, notes),
         samples=_read_samples(folder / "samples.txt"),
         notes=notes,
     )
@@ -193,21 +186,22 @@ def _read_metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     metrics = []
     for number, text_line in enumerate(text.splitlines(), start=1):
         try:
-            line = dict(json.loads(text_line))
-            assert line.keys() >= NEEDED_OF_A_STEP
-            assert "data wait" in line["seconds"]
+            line = json.loads(text_line)
+        except (ValueError, RecursionError):
+            line = None
+        if shapes.fits(line, shapes.STEP):
             metrics.append(line)
-        except (ValueError, TypeError, AssertionError):
+        else:
             notes.append(f"line {number} of metrics.jsonl is torn or lacks figures, and was left out")
     if not metrics:
         raise ReportError(f"{path.parent}: no metrics yet (metrics.jsonl). Has the run done its first step?")
     return metrics
 
 
-def _read_part(path: Path, keys: set[str], notes: list[str]) -> dict[str, Any] | None:
-    """What a report can do without."""
+def _read_part(path: Path, shape: Any, notes: list[str]) -> Any:
+    """Read what a report can do without."""
     values = _read_json(path)
-    if values is not None and not (isinstance(values, dict) and keys <= values.keys()):
+    if path.exists() and not shapes.fits(values, shape):
         notes.append(f"{path.name} is not as this version of headrace writes it, and was left out")
         return None
     return values
@@ -216,7 +210,7 @@ def _read_part(path: Path, keys: set[str], notes: list[str]) -> dict[str, Any] |
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 
