@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "headrace"
 LAYERS = [
     ["errors"],
-    ["files"],
+    ["files", "locks"],
     ["data", "models", "machine"],
     ["training", "generation", "perf"],
     ["recipes", "interop"],

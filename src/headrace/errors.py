@@ -3,6 +3,9 @@
 Anything else that escapes is a bug of ours and keeps its traceback.
 """
 
+EXIT_STOPPED = 3
+"""The exit code of a command that was stopped by a signal, after it saved what there was to save."""
+
 
 class HeadraceError(Exception):
     """Base of every error that is the world's or the user's doing; the command line prints it without a traceback."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import errno
-import functools
 import hashlib
 import json
 import os
-import socket
-import threading
+import secrets
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from headrace.errors import CacheError, HeadraceError
 
@@ -70,7 +66,7 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 
 def write_atomically(path: Path, data: bytes, temporary: Path | None = None) -> None:
     """Temporary file, fsync, rename: readers see the old file or the whole new one, never a part."""
-    temporary = temporary or path.with_name(f"{owner_tag()}~{path.name}.tmp")
+    temporary = temporary or temporary_beside(path)
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -117,22 +113,6 @@ def writing_failed(path: Path, problem: OSError) -> CacheError:
     return CacheError(f"{path}: cannot be written ({problem.strerror or problem}).")
 
 
-def owner_tag() -> str:
-    """Names a temporary file after its process, so that a later start can tell a leftover from work in progress."""
-    return f"{socket.gethostname()}+{os.getpid()}+{_created(os.getpid())}~{threading.get_ident()}"
-
-
-@functools.cache
-def _created(pid: int) -> str:
-    return f"{psutil.Process(pid).create_time():.2f}"
-
-
-def owner_is_gone(tag: str) -> bool:
-    """Whether the process behind an `owner_tag` has ended; a tag of another host is left alone."""
-    host, pid, created = ["", "", "", *tag.split("~")[0].rsplit("+", 2)][-3:]
-    if host != socket.gethostname() or not pid.isdigit():
-        return False
-    try:
-        return f"{psutil.Process(int(pid)).create_time():.2f}" != created
-    except psutil.NoSuchProcess:
-        return True
+def temporary_beside(path: Path) -> Path:
+    """A name that no other process uses, for what will be moved to `path` when it is whole."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")

@@ -16,6 +16,7 @@ from headrace.data.plan import plan_cache
 from headrace.data.segments import share_of_segments
 from headrace.data.sources import as_sources
 from headrace.errors import CacheError
+from headrace.locks import Scratch
 from headrace.recipes.prepare import plan, prepare_share
 from tests.conftest import make_text
 
@@ -164,12 +165,17 @@ def test_two_builders_at_once(tmp_path: Path) -> None:
 def test_leftovers_of_a_dead_builder_are_swept(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text(make_text(10_000))
-    cache = plan_cache(as_sources(file), "byte", tmp_path / "cache")
-    host = cache.shards.temporary("x", "").name.split("+")[0]
-    dead = tmp_path / "cache" / "tmp" / f"{host}+999999999+1.00~1~x.tokens"
-    dead.write_bytes(b"rubbish")
-    cache, _ = prepare([file], tmp_path / "cache", "byte")
-    assert not list(tmp_path.glob("cache/tmp/*"))
+    temporary = tmp_path / "cache" / "tmp"
+    (temporary / "0123").mkdir(parents=True)
+    (temporary / "0123" / "tokens").write_bytes(b"of a builder that was killed")
+    (temporary / "0123.lock").touch()
+    (temporary / "host+1+1.00~1~x.tokens").write_bytes(b"of an older version")
+    with Scratch(temporary) as living:
+        (living / "tokens").write_bytes(b"of a builder at work")
+        prepare([file], tmp_path / "cache", "byte")
+        assert (living / "tokens").read_bytes() == b"of a builder at work"
+        assert {path.stem for path in temporary.iterdir()} == {living.name}
+    assert not list(temporary.iterdir())
 
 
 def test_equal_text_is_stored_once(tmp_path: Path) -> None:

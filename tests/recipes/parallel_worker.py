@@ -1,4 +1,4 @@
-"""One rank of a test under torchrun: trains case after case in one group, and writes down which rows it saw.
+"""One rank of a test: trains case after case in one group, and writes down which rows it saw.
 
 Argument: a JSON file with a list of {"settings": {...}, "stop_at": step or null}. A stop is asked for by the last rank.
 """
@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from headrace.machine import group as groups
+from headrace.machine.launch import end_with_starter
 from headrace.recipes import pretrain
 from headrace.recipes.config import Layers
 from headrace.training.pieces import local
@@ -62,6 +63,7 @@ def _write_state_bytes(pretraining: pretrain.Pretraining) -> None:
 
 
 def main() -> None:
+    end_with_starter()
     group = groups.join(60)
     groups.Joined.close = groups.Group.close  # type: ignore[method-assign]
     pretrain.join = lambda _timeout: group

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ReportError
-from headrace.files import owner_tag
+from headrace.recipes.folder import RunFolder
 from headrace.recipes.pretrain import train
 from headrace.recipes.report import report
 from headrace.recipes.report.blocks import Chart, Series
@@ -134,9 +134,9 @@ def test_broken_runs(tmp_path: Path) -> None:
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"step": 41, "lo')
     assert "line 41 of metrics.jsonl is torn" in report([folder])
-    (folder / "run.lock").write_text(owner_tag())
-    assert "still running: everything here is so far, at step 40" in report([folder])
-    (folder / "run.lock").unlink()
+    with RunFolder(str(folder)).lock():
+        assert "still running: everything here is so far, at step 40" in report([folder])
+    assert "still running" not in report([folder])
     for name in ("summary.json", "corpus.json", "ledger.json", "samples.txt", "environment.json"):
         (folder / name).unlink()
     bare = Tags(report([folder])).text

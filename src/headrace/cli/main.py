@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -20,12 +18,12 @@ from headrace.data.plan import default_cache_dir
 from headrace.data.sizes import parse_bytes
 from headrace.data.sources import Source, as_sources, standard_library
 from headrace.data.tokenizers import SPEC_HELP
-from headrace.errors import HeadraceError, UsageError
+from headrace.errors import EXIT_STOPPED, HeadraceError, UsageError
 from headrace.machine.group import is_joined
+from headrace.machine.launch import end_with_starter
+from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
 from headrace.recipes.inspect import describe, explain_step
 from headrace.recipes.prepare import prepare as prepare_corpus
-
-EXIT_STOPPED = 3
 
 app = typer.Typer(
     name="headrace",
@@ -41,7 +39,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as t
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM: what is sealed stays, and the next start goes on from there."""
+    """This process was asked to end: what is sealed stays, and the next start goes on from there."""
 
 
 def _version(value: bool) -> None:
@@ -173,21 +171,23 @@ def _finish(result: dict[str, Any], as_json: bool) -> None:
         typer.echo(json.dumps(result))
 
 
-def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends it at once
+def _stop() -> NoReturn:
+    end_on_second_interrupt()
     raise Stopped
 
 
 def main() -> NoReturn:
     """The entry point: user errors become one line and an exit code; a traceback means a bug of ours."""
-    signal.signal(signal.SIGINT, _stop)
-    signal.signal(signal.SIGTERM, _stop)
+    on_stop_signals(_stop)
+    end_with_starter()
+    code = 0
     try:
         app(prog_name="headrace")
     except HeadraceError as problem:
         display.show_error(f"rank {os.environ['RANK']}: {problem}" if is_joined() else str(problem))
-        sys.exit(problem.exit_code)
+        code = problem.exit_code
     except Stopped:
-        display.show_error("stopped. What is sealed is kept: the same command goes on from there.")
-        sys.exit(EXIT_STOPPED)
-    sys.exit(0)
+        if os.environ.get("RANK", "0") == "0":
+            display.show_error("stopped. What is sealed is kept: the same command goes on from there.")
+        code = EXIT_STOPPED
+    sys.exit(code)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -14,16 +12,16 @@ from rich.markup import escape
 
 from headrace.cli import display
 from headrace.cli.progress import TrainingDisplay
-from headrace.errors import UsageError
+from headrace.errors import EXIT_STOPPED, UsageError
 from headrace.generation.generate import Sampling
 from headrace.machine.group import is_joined
+from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
 from headrace.recipes.config import Config, Layers, all_keys, parse_override, read_config_file
 from headrace.recipes.generate import read_run_config, stream_text
 from headrace.recipes.parallel import best_processes, check_batch_size, launch
 from headrace.recipes.presets import PRESETS
 from headrace.recipes.pretrain import Pretraining
 
-EXIT_STOPPED = 3
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 Arguments = Annotated[
@@ -83,6 +81,7 @@ def train(
             raise typer.Exit(launch(num_processes, sys.argv[1:]))
     stop = _StopRequest()
     with Pretraining(config, stop.is_set) as pretraining:
+        stop.listen()  # not before: until here there is nothing to save
         if not pretraining.group.is_main:
             _follow(pretraining)
             return
@@ -114,19 +113,20 @@ def _follow(pretraining: Pretraining) -> None:
 
 
 class _StopRequest:
-    """SIGINT and SIGTERM ask the loop to finish its step and save; a second SIGINT ends the process at once."""
+    """Signals ask the loop to finish its step and save; a second Ctrl-C ends the process at once."""
 
     def __init__(self) -> None:
         self._is_set = False
-        signal.signal(signal.SIGINT, self._set)
-        signal.signal(signal.SIGTERM, self._set)
+
+    def listen(self) -> None:
+        on_stop_signals(self._set)
 
     def is_set(self) -> bool:
         return self._is_set
 
-    def _set(self, _signal: int, _frame: FrameType | None) -> None:
+    def _set(self) -> None:
         self._is_set = True
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        end_on_second_interrupt()
 
 
 def generate(

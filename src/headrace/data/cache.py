@@ -145,10 +145,12 @@ class Cache:
             "segments": rows,
             "retired": self.retired,
         }
-        write_checked_json(self.path / name, manifest)
+        with self.shards.scratch() as folder:
+            write_checked_json(self.path / name, manifest, folder / name)
 
     def save_tokenizer(self) -> None:
-        write_atomically(self.path / "tokenizer.json", self.tokenizer.json.encode())
+        with self.shards.scratch() as folder:
+            write_atomically(self.path / "tokenizer.json", self.tokenizer.json.encode(), folder / "tokenizer.json")
 
     def content_hash(self, segments: Iterable[int]) -> str:
         """Identifies the text of some segments, wherever it lies."""

@@ -3,6 +3,7 @@
     shards/KEY.tokens   raw little-endian uint16 or uint32, end-of-text after every document
     shards/KEY.ends     uint64: where each document ends (after its end-of-text)
     shards/KEY.json     written last: counts, checksums, files; a shard without it does not exist
+    tmp/                what is being written: a locked folder each, see locks.py
 
 KEY is a hash of the tokenizer, the way of reading and the raw bytes. So a shard never needs to be invalidated: a
 changed file has another key; a killed build finds what it had finished; two builders at once write the same bytes.
@@ -28,13 +29,12 @@ from headrace.errors import CacheError
 from headrace.files import (
     CHECKSUM_BLOCK_BYTES,
     block_checksums,
-    owner_is_gone,
-    owner_tag,
     read_checked_json,
     refuse_links,
     write_checked_json,
     writing_failed,
 )
+from headrace.locks import Scratch, sweep
 
 TokenArray = npt.NDArray[Any]
 MAX_MAPPED = 4096
@@ -110,9 +110,7 @@ class ShardFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._temporary.mkdir(exist_ok=True)
-            for leftover in [*self._temporary.iterdir(), *self.path.parent.glob("*.tmp")]:
-                if owner_is_gone(leftover.name):
-                    leftover.unlink(missing_ok=True)
+            sweep(self._temporary)
         except OSError as problem:
             raise writing_failed(self.path, problem) from None
 
@@ -200,8 +198,13 @@ class ShardFolder:
             raise
         return array
 
-    def temporary(self, key: str, suffix: str) -> Path:
-        return self._temporary / f"{owner_tag()}~{key}{suffix}"
+    def scratch(self) -> Scratch:
+        """A folder for what is being written, on the disk of the cache."""
+        try:
+            self._temporary.mkdir(exist_ok=True)  # a copied cache may lack an empty folder
+            return Scratch(self._temporary)
+        except OSError as problem:
+            raise writing_failed(self._temporary, problem) from None
 
     def _tokens(self, key: str) -> Path:
         return self.path / f"{key}.tokens"
@@ -216,11 +219,13 @@ class ShardWriter:
     def __init__(self, folder: ShardFolder, key: str) -> None:
         self._folder = folder
         self._key = key
-        self._paths = (folder.temporary(key, ".tokens"), folder.temporary(key, ".ends"))
+        self._scratch = folder.scratch()
+        self._paths = (self._scratch.path / "tokens", self._scratch.path / "ends")
         try:
             self._tokens = _ChecksummedFile(self._paths[0])
             self._ends = _ChecksummedFile(self._paths[1])
         except OSError as problem:
+            self._scratch.close()
             raise writing_failed(self._paths[0], problem) from None
         self.num_tokens = 0
         self.num_documents = 0
@@ -246,15 +251,14 @@ class ShardWriter:
         info = ShardInfo(self._key, self.num_tokens, self.num_documents, *checksums)
         rows = [[m.name, m.digest, m.num_documents, m.num_tokens, m.is_open, m.noticed] for m in members]
         seal = {"shard": info.to_json(), "members": rows}
-        write_checked_json(self._folder.path / f"{self._key}.json", seal, self._folder.temporary(self._key, ".json"))
+        write_checked_json(self._folder.path / f"{self._key}.json", seal, self._scratch.path / "seal")
         return info
 
     def discard(self) -> None:
         """Remove what has not been sealed."""
         self._tokens.close()
         self._ends.close()
-        for path in self._paths:
-            path.unlink(missing_ok=True)
+        self._scratch.close()
 
 
 class _ChecksummedFile:

@@ -1,6 +1,7 @@
 """The processes that train one model together, as one small object; for one process alone nothing is imported.
 
-Who takes part comes from torchrun's environment. Small values travel over gloo whatever the gradients travel over.
+Who takes part comes from the environment that `machine/launch.py` or torchrun sets. Small values travel over gloo,
+whatever the gradients travel over.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import torch
 
 from headrace.errors import TrainingError
 from headrace.machine.cores import core_group, share_of_cores, stay_on, usable_cores
+from headrace.machine.launch import STORE
 
 Value = TypeVar("Value")
 PINNED = "HEADRACE_PINNED"
@@ -108,15 +110,20 @@ class Joined(Group):
             stay_on(core_group(usable_cores(), self._local_rank, self.local_world_size))
 
     def _join(self) -> None:
-        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        c10d: Any = self._c10d  # its stubs leave the stores out
+        place = os.environ.get(STORE) or f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
         try:
-            found = self._c10d.rendezvous("env://", timeout=self._timeout)  # type: ignore[attr-defined]
-            store, rank, world_size = next(found)
+            if STORE in os.environ:
+                store = c10d.FileStore(place, self.world_size)
+                store.set_timeout(self._timeout)
+            else:
+                store, _, _ = next(c10d.rendezvous("env://", timeout=self._timeout))
             # torchrun's store may outlive a restart, and with it the addresses of processes that are gone.
-            prefix = f"restart {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-            store = self._c10d.PrefixStore(prefix, store)  # type: ignore[attr-defined]
-            backend = "nccl" if torch.cuda.is_available() else "gloo"
-            self._c10d.init_process_group(backend, timeout=self._timeout, store=store, rank=rank, world_size=world_size)
+            store = c10d.PrefixStore(f"restart {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            c10d.init_process_group(
+                backend, timeout=self._timeout, store=store, rank=self.rank, world_size=self.world_size
+            )
         except (RuntimeError, ValueError) as problem:  # a port in use, nobody there, a variable that is missing
             raise TrainingError(
                 f"rank {self.rank} of {self.world_size} cannot meet the others at {place}: {_first_line(problem)}."
@@ -171,12 +178,12 @@ class Joined(Group):
 
 
 def is_joined() -> bool:
-    """Whether torchrun, or something like it, started this process as one of several."""
+    """Whether this process was started as one of several, by `machine/launch.py`, torchrun or something like it."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 def join(timeout_s: float) -> Group:
-    """The group that torchrun's environment describes; without one, this process alone."""
+    """Join the group that the environment describes; without one, this process is alone."""
     return Joined(timeout_s) if is_joined() else ALONE
 
 

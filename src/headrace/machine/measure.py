@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ import numpy as np
 import psutil
 import torch
 
-from headrace.files import owner_tag
 from headrace.machine.peak import measure_peak_flops
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -86,17 +86,15 @@ def measure_disk_read_rate(folder: Path) -> float | None:
     """Write a file, have the system forget it, read it. None where it cannot be told to forget, or not be written."""
     if not hasattr(os, "posix_fadvise"):
         return None
-    path = folder / f"{owner_tag()}~disk.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    try:
-        with open(path, "wb") as file:
-            file.write(os.urandom(1 << 20) * (_DISK_BYTES >> 20))
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            block = os.urandom(1 << 20)
+            for _ in range(_DISK_BYTES >> 20):
+                file.write(block)
             os.fsync(file.fileno())
-        with open(path, "rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
             buffer = bytearray(1 << 20)
             began = time.perf_counter()
             while file.readinto(buffer):
@@ -104,8 +102,6 @@ def measure_disk_read_rate(folder: Path) -> float | None:
             return _DISK_BYTES / (time.perf_counter() - began)
     except OSError:
         return None
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def measure_fresh_memory_rate() -> float:

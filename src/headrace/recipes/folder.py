@@ -9,7 +9,7 @@ ledger.json         what became of every token of a pass
 summary.json        the end result
 tune.json           what `headrace tune --run` measured
 tensorboard/        event files, if asked for
-run.lock            the process that trains here
+run.lock            held by the process that trains here; means nothing when nobody holds it
 checkpoints/        see training/checkpoint.py
 """
 
@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from headrace.errors import HeadraceError, TrainingError
-from headrace.files import owner_is_gone, owner_tag, refuse_links, write_atomically
+from headrace.files import refuse_links, temporary_beside, write_atomically
+from headrace.locks import is_held, take_lock
 
+LOCK = "run.lock"
 # Everything else is replaced as a whole, which leaves alone what a link leads to.
-WRITTEN_IN_PLACE = ("run.lock", "metrics.jsonl", "samples.txt", "tensorboard", "checkpoints")
+WRITTEN_IN_PLACE = (LOCK, "metrics.jsonl", "samples.txt", "tensorboard", "checkpoints")
 
 
 class RunFolder:
@@ -42,21 +44,29 @@ class RunFolder:
     def holds_a_run(self) -> bool:
         return (self.path / "metrics.jsonl").exists()
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a living process trains here."""
+        return is_held(self.path / LOCK)
+
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """One living process per run directory."""
-        lock = self.path / "run.lock"
+        """Keep every other process out of the run directory for as long as this one lives."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if lock.exists() and not owner_is_gone(lock.read_text()):
-                raise TrainingError(f"{self.path}: a living process is training here. Choose another --out.")
-            write_atomically(lock, owner_tag().encode())
+            lock = take_lock(self.path / LOCK, patience_s=1.0)  # a report may have it for a moment
         except OSError as problem:
             raise TrainingError(f"{self.path}: cannot be written ({problem.strerror}).") from None
+        if lock is None:
+            raise TrainingError(
+                f"{self.path}: another process is training here. Wait until it ends, or choose another --out."
+            )
         try:
+            for leftover in self.path.glob("*.tmp"):  # of a run that was killed here: nobody else writes
+                leftover.unlink(missing_ok=True)
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            lock.release()
 
     def begin(self, config: dict[str, Any], environment: dict[str, Any], step: int) -> None:
         """Write what is known before the first step; after a resume, forget lines of steps that come again."""
@@ -113,7 +123,7 @@ def _point_last(folder: Path) -> None:
     """runs/last is the newest run of its folder."""
     link = folder.parent / "last"
     if link.is_symlink() or not link.exists():
-        temporary = folder.parent / f"{owner_tag()}~last.tmp"
+        temporary = temporary_beside(link)
         try:
             temporary.symlink_to(folder.name)
             os.replace(temporary, link)

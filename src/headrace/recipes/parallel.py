@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import signal
 import sys
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import psutil
-
-from headrace.errors import TrainingError, UsageError
+from headrace.errors import EXIT_STOPPED, TrainingError, UsageError
 from headrace.files import canonical_json, digest
 from headrace.machine.cores import usable_cores
 from headrace.machine.group import PINNED, Group
+from headrace.machine.launch import Processes
+from headrace.machine.signals import on_stop_signals
 from headrace.recipes.config import Config, RunConfig
 from headrace.recipes.scale import Way, remember, remembered_scaling, scale, ways_for_all
 
@@ -95,44 +91,19 @@ def _known_speeds(scaling: dict[str, Any] | None) -> dict[Way, float]:
 
 
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
-    """Run `headrace ARGUMENTS` in so many processes by torchrun's launcher; the exit code of the first that failed.
+    """Run `headrace ARGUMENTS` in several processes of this machine; return the exit code of the first that failed.
 
     Each is pinned to its own cores: nobody else shares them out here.
     """
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks speak for themselves
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # each sets its own number; PyTorch would warn without
-    os.environ[PINNED] = "1"
-    if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing of this leaves the machine
-    signal.signal(signal.SIGINT, _pass_on)
-    signal.signal(signal.SIGTERM, _pass_on)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=num_processes,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
-        signals_to_handle="SIGHUP",  # "save and stop" is for the processes, with all the time that they need
-    )
-    try:
-        elastic_launch(config, sys.executable)("-m", "headrace", *arguments)
-    except ChildFailedError as problem:
-        rank, failure = problem.get_first_failure()
-        if failure.exitcode < 0:
-            raise TrainingError(f"rank {rank} was ended by {signal.Signals(-failure.exitcode).name}.") from None
-        return failure.exitcode
-    return 0
-
-
-def _pass_on(_signal: int, _frame: FrameType | None) -> None:
-    """One process that is asked to stop is enough: all of them agree."""
-    for child in psutil.Process().children(recursive=True):
-        if child.environ().get("RANK") == "0":
-            child.send_signal(signal.SIGTERM)
-            return
+    ranks = Processes([sys.executable, "-m", "headrace", *arguments], num_processes, {PINNED: "1"})
+    on_stop_signals(ranks.stop)  # before they exist: a request that comes while they are started is not lost
+    with ranks:
+        failure = ranks.wait()
+    if failure is None:
+        return 0 if ranks.is_complete else EXIT_STOPPED
+    rank, code = failure
+    if code >= 0:
+        return code
+    if ranks.is_stopping and code == -signal.SIGTERM:  # it had not begun to listen to signals
+        return EXIT_STOPPED
+    raise TrainingError(f"rank {rank} was ended by {signal.Signals(-code).name}.")

@@ -1,30 +1,27 @@
 """Scale: the same update on 1 to N cores, by threads and by processes; what each reaches, and which is best.
 
-Every way is measured in processes of its own (scale_worker.py), started by torchrun and kept to as many cores as it is
+Every way is measured in processes of its own (scale_worker.py), kept to as many cores as it is
 about. Ways take turns, so that a slow minute of the machine hits all of them.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from headrace.errors import CacheError, TrainingError
 from headrace.files import canonical_json, digest, read_checked_json, user_cache, write_checked_json
 from headrace.machine.cores import usable_cores
 from headrace.machine.hardware import find_hardware
+from headrace.machine.launch import Processes
 from headrace.perf.scaling import Step, expect
 from headrace.recipes.config import Config
 from headrace.recipes.feed import expected_vocabulary
@@ -194,36 +191,20 @@ def _run(way: Way, job: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     cores = usable_cores()[: way.cores]
     path = folder / "job.json"
     path.write_text(json.dumps({**job, "training": training, "execution": execution, "cores": cores}))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost"]
-    worker = [f"--nproc-per-node={way.processes}", "-m", "headrace.recipes.scale_worker", str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(way.threads)}
-    if sys.platform == "linux":
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    process = subprocess.Popen(
-        [*launcher, *worker], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        _, errors = process.communicate(timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise TrainingError(f"{_name(way)}: not measured within {TIMEOUT_S:.0f} s. Take a smaller batch.") from None
-    finally:
-        end_with_children(process)
-    if process.returncode:
-        last = [line for line in errors.splitlines() if "Error" in line or "error:" in line]
-        why = last[0].strip() if last else "killed, perhaps for want of memory"
-        raise TrainingError(f"{_name(way)}: could not be measured: {why}")
+    command = [sys.executable, "-m", "headrace.recipes.scale_worker", str(path)]
+    with open(folder / "errors.txt", "w+") as errors:
+        try:
+            threads = {"OMP_NUM_THREADS": str(way.threads)}
+            with Processes(command, way.processes, threads, stdout=subprocess.DEVNULL, stderr=errors) as workers:
+                failure = workers.wait(TIMEOUT_S)
+        except TimeoutError:
+            raise TrainingError(f"{_name(way)}: not measured within {TIMEOUT_S:.0f} s. Take a smaller batch.") from None
+        if failure is not None:
+            errors.seek(0)
+            last = [line for line in errors if "Error" in line or "error:" in line]
+            why = last[0].strip() if last else "killed, perhaps for want of memory"
+            raise TrainingError(f"{_name(way)}: could not be measured: {why}")
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(way.processes)]
-
-
-def end_with_children(process: subprocess.Popen[str]) -> None:
-    """Whatever happened: torchrun's workers are in sessions of their own, and would go on without it."""
-    if process.poll() is not None:
-        return
-    family = [*psutil.Process(process.pid).children(recursive=True), process]
-    for member in family:
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
-    process.wait()
 
 
 def _micro_batch_size(training: dict[str, Any]) -> int:

@@ -1,6 +1,6 @@
 """One worker of `headrace scale`: takes a few updates as training would, and writes down what they took.
 
-    torchrun --nproc-per-node=N -m headrace.recipes.scale_worker JOB.json
+    python -m headrace.recipes.scale_worker JOB.json      # in each process of machine/launch.py
 
 Each rank writes rank-R.json beside the job.
 """
@@ -20,6 +20,7 @@ from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.cores import core_group, stay_on
 from headrace.machine.facts import cpu_seconds, peak_memory_bytes
 from headrace.machine.group import Group, join
+from headrace.machine.launch import end_with_starter
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.perf.scaling import ring_bytes
@@ -33,6 +34,7 @@ NUM_ALL_REDUCES = 3
 
 
 def main() -> None:
+    end_with_starter()
     job = json.loads(Path(sys.argv[1]).read_text())
     rank, num_processes = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     stay_on(core_group(job["cores"], rank, num_processes))

@@ -7,7 +7,6 @@ checkpoints/last, best       links to two of them; the others are removed
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -24,10 +23,9 @@ from torch import Tensor
 from headrace.data.tokenizers import Tokenizer
 from headrace.errors import CheckpointError
 from headrace.files import (
-    owner_is_gone,
-    owner_tag,
     read_checked_json,
     sync_directory,
+    temporary_beside,
     write_atomically,
     write_checked_json,
     writing_failed,
@@ -77,8 +75,8 @@ class Checkpoints:
         """Write everything beside its place, then move it there. A failed save leaves what was there before."""
         check_disk_space(self._folder, checkpoint_bytes(network))
         self._sweep()
-        temporary = self._folder / f"{owner_tag()}.tmp"
         final = self._folder / f"step-{step:08}"
+        temporary = temporary_beside(self._folder / "saving")
         try:
             temporary.mkdir(parents=True)
             _write_model(temporary, network, tokenizer)
@@ -120,9 +118,9 @@ class Checkpoints:
         return self._folder / target if link.exists() else None
 
     def _sweep(self) -> None:
+        """Remove what a killed save left. Nobody else saves here: the run directory is locked."""
         for leftover in self._folder.glob("*.tmp"):
-            if owner_is_gone(leftover.name):
-                shutil.rmtree(leftover, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def _prune(self) -> None:
         kept = {os.readlink(link) for link in (self._folder / "last", self._folder / "best") if link.is_symlink()}
@@ -201,8 +199,6 @@ def _sync(path: Path) -> None:
 
 
 def _link(link: Path, target: str) -> None:
-    temporary = link.with_name(f"{owner_tag()}~{link.name}.tmp")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
+    temporary = temporary_beside(link)
     temporary.symlink_to(target)
     os.replace(temporary, link)

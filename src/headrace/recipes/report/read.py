@@ -14,9 +14,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from headrace.errors import ReportError
-from headrace.files import owner_is_gone
 from headrace.models.config import ModelConfig
 from headrace.perf import breakdown, flops, speed
+from headrace.recipes.folder import RunFolder
 from headrace.recipes.report import shapes
 from headrace.training.loop import TRAINING_STAGES
 
@@ -157,8 +157,7 @@ def read_run(folder: Path) -> RunRecord:
             f" ({_written_by(environment)}). Upgrade headrace if the run is newer."
         ) from None
     summary = _read_part(folder / "summary.json", shapes.SUMMARY, notes)
-    lock = folder / "run.lock"
-    if lock.exists() and not owner_is_gone(lock.read_text(errors="replace")):
+    if RunFolder(str(folder)).is_in_use:
         notes.append(f"still running: everything here is so far, at step {metrics[-1]['step']:,}")
     elif not summary:
         notes.append(f"did not end by itself: everything here is up to step {metrics[-1]['step']:,}")
