@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,6 +149,7 @@ def show_description(facts: dict[str, Any]) -> None:
         done = f"tokenised {human_bytes(build['tokenised_bytes'])} at {rate:.0f} MB/s"
         done = done if build["tokenised_bytes"] else "nothing new to tokenise"
         out.print(f"  {done}; {build['seconds']:.1f} s in all")
+    show_notices(tokenizer["notices"], out)
     for kind, count in facts["noticed"].items():
         out.print(f"  [yellow]noticed:[/] {count:,} {NOTICED.get(kind, kind)}")
     if len(facts["sources"]) > 1:
@@ -160,6 +161,12 @@ def show_description(facts: dict[str, Any]) -> None:
         f" lengths {chunking['shortest']:,} / {chunking['mean']:,.0f} / {chunking['longest']:,} (min / mean / max),"
         f" padding {chunking['padding']:,}, fill {chunking['fill_percent']:.2f}%"
     )
+
+
+def show_notices(notices: Iterable[str], console: Console) -> None:
+    """Print what the user should know of, though it is no error."""
+    for notice in notices:
+        console.print(f"  [yellow]noticed:[/] {escape(notice)}")
 
 
 def _show_sources(sources: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, cast, get_args
 
 import typer
 
@@ -17,6 +17,7 @@ from headrace.data.loader import DEFAULT_TOKENIZER
 from headrace.data.plan import default_cache_dir
 from headrace.data.sizes import parse_bytes
 from headrace.data.sources import Source, as_sources, standard_library
+from headrace.data.special_tokens import SpecialTokensInText
 from headrace.data.tokenizers import SPEC_HELP
 from headrace.errors import EXIT_STOPPED, HeadraceError, UsageError
 from headrace.machine.group import is_joined
@@ -63,6 +64,9 @@ def prepare(
         typer.Argument(help="Files, folders or globs. Default: the Python standard library on this disk."),
     ] = None,
     tokenizer: Annotated[str, typer.Option(help=f"One of: {SPEC_HELP}.")] = DEFAULT_TOKENIZER,
+    special_tokens_in_text: Annotated[
+        str, typer.Option(help="What <|endoftext|> spelled out in a document becomes: ordinary text, or special.")
+    ] = "ordinary",
     out: Annotated[Path | None, typer.Option(help="The cache folder. Default: one in the user's cache.")] = None,
     document: Annotated[
         str, typer.Option(help="What one document is in a text file: file, line, paragraph or delimiter.")
@@ -90,11 +94,19 @@ def prepare(
         "max_expansion": max_expansion,
     }
     sources: list[Source] = as_sources([{"path": path, **options} for path in paths] if paths else standard_library())
-    folder = out or default_cache_dir(sources, tokenizer)
+    _choices("--special-tokens-in-text", special_tokens_in_text, *get_args(SpecialTokensInText))
+    special = cast(SpecialTokensInText, special_tokens_in_text)
+    folder = out or default_cache_dir(sources, tokenizer, special)
     budget = parse_bytes("--memory-budget", memory_budget) if memory_budget else None
     with display.build_progress() as show:
         cache = prepare_corpus(
-            sources, tokenizer, folder, num_workers=workers, memory_budget=budget, on_progress=show.update
+            sources,
+            tokenizer,
+            folder,
+            special_tokens_in_text=special,
+            num_workers=workers,
+            memory_budget=budget,
+            on_progress=show.update,
         )
     summary = describe(cache)
     summary["build"] = show.summary()

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.display import err
+from headrace.cli.display import err, show_notices
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.perf.speed import data_wait_grade
 from headrace.perf.units import human_bytes, human_count, human_percent, human_time
@@ -61,6 +61,7 @@ class TrainingDisplay:
             f" {config.training.threads} threads, peak {self._pretraining.peak_flops / 1e9:.0f} GFLOP/s;"
             f" {escape(str(self._pretraining.folder.path))}"
         )
+        show_notices(self._pretraining.tokenizer.notices, err)
         if self._live is not None:
             self._live.__enter__()
         return self

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from headrace.data.segments import Kind, Segment, corpus_hash
 from headrace.data.shards import MemberInfo, ShardFolder, ShardInfo, TokenArray, check_key
 from headrace.data.sources import Source
+from headrace.data.tokenizer_json import read_tokenizer_file
 from headrace.data.tokenizers import Tokenizer
 from headrace.errors import CacheError
 from headrace.files import digest, read_checked_json, write_atomically, write_checked_json
@@ -47,6 +48,9 @@ class Cache:
     >>> cache = Cache.open("cache")                                                  # doctest: +SKIP
     >>> cache.num_tokens, cache.num_documents                                        # doctest: +SKIP
     """
+
+    has_text = True
+    """Whether the sources are the text that the tokens came from."""
 
     def __init__(
         self,
@@ -138,6 +142,8 @@ class Cache:
                 "vocab_size": tokenizer.vocab_size,
                 "end_of_text": tokenizer.end_of_text,
                 "end_of_text_id": tokenizer.end_of_text_id,
+                "special_tokens_in_text": tokenizer.special_tokens_in_text,
+                "notices": list(tokenizer.notices),
             },
             "sources": [source.model_dump() for source in self.sources],
             "num_tokens": sum(entry.num_tokens for entry in entries if entry),
@@ -161,6 +167,7 @@ class Cache:
         return (
             self.is_complete
             and other.is_complete
+            and self.tokenizer.hash == other.tokenizer.hash
             and self.sources == other.sources
             and [s.fingerprint for s in self.segments] == [s.fingerprint for s in other.segments]
         )
@@ -297,11 +304,15 @@ def _checked(segment: Segment, num_sources: int) -> Segment:
 
 def _read_tokenizer(path: Path, facts: dict[str, Any]) -> Tokenizer:
     file = path / "tokenizer.json"
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise CacheError(f"{file}: the cache's tokenizer cannot be read ({problem}).") from None
-    tokenizer = Tokenizer(facts["spec"], text, facts["vocab_size"], facts["end_of_text_id"], facts["end_of_text"])
+    tokenizer = Tokenizer(
+        facts["spec"],
+        read_tokenizer_file(file),
+        facts["vocab_size"],
+        facts["end_of_text_id"],
+        facts["end_of_text"],
+        facts.get("special_tokens_in_text", "special"),  # caches from before this could be chosen
+        tuple(facts.get("notices", ())),
+    )
     if tokenizer.hash != facts["hash"]:
         raise CacheError(
             f"{file}: the tokenizer is not the one that this cache was built with. Put it back, or prepare the corpus"

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from headrace.data.special_tokens import SpecialTokensInText
+
 
 class DataConfig(BaseModel):
     """Everything about the data. The fields of a source are those of `headrace.Source`."""
@@ -16,6 +18,8 @@ class DataConfig(BaseModel):
     """Files, folders, globs, or dicts of a source's fields; empty: the Python standard library on this disk."""
     tokenizer: str = ""
     """char, byte, bpe:N, a tokenizer.json, or a hub name; empty: bpe of model.vocab_size, or bpe:4096."""
+    special_tokens_in_text: SpecialTokensInText = "ordinary"
+    """What a special token spelled out in a document, such as <|endoftext|>, becomes: ordinary text, or that token."""
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)
     """Share of the corpus that is kept for validation."""
     validation_sources: list[str | dict[str, Any]] = Field(default_factory=list)

@@ -8,7 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headrace.data.special_tokens import SpecialTokensInText, special_tokens, without_special_tokens
+from headrace.data.tokenizer_json import make_backend, parse_tokenizer
 from headrace.errors import TokenizerError
+
+CHARACTER_PATTERN = r"[\s\S]"
 
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
@@ -52,9 +56,7 @@ class HuggingFaceEncoder:
     """Hugging Face tokenizers: knows every tokenizer.json."""
 
     def __init__(self, tokenizer_json: str) -> None:
-        from tokenizers import Tokenizer
-
-        self._backend = Tokenizer.from_str(tokenizer_json)
+        self._backend = make_backend(tokenizer_json)
 
     def encode(self, pieces: list[bytes]) -> tuple[Ids, Offsets]:
         texts = [piece.decode() for piece in pieces]
@@ -98,42 +100,73 @@ class ByteEncoder:
         pass
 
 
-def make_encoder(tokenizer_json: str) -> Encoder:
-    """The fastest encoder that gives the right ids for this tokenizer.json."""
-    data = json.loads(tokenizer_json)
-    kind = encoder_kind(data)
-    if kind == "byte":
-        return ByteEncoder()
-    if kind == "char":
-        vocabulary = data["model"]["vocab"]
-        return CharacterEncoder(vocabulary, vocabulary[data["model"]["unk_token"]])
+def make_encoder(tokenizer_json: str, special_tokens_in_text: SpecialTokensInText) -> Encoder:
+    """Return the fastest encoder that gives the right ids for this tokenizer.json."""
+    data = parse_tokenizer(tokenizer_json)
+    try:
+        probe = [f"a{token} {token}b" for token in special_tokens(data)]
+        if special_tokens_in_text == "ordinary":
+            if is_byte_table(data):
+                return ByteEncoder()
+            if is_character_table(data):
+                vocabulary = data["model"]["vocab"]
+                return CharacterEncoder(vocabulary, vocabulary[data["model"]["unk_token"]])
+            tokenizer_json = json.dumps(without_special_tokens(data))
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise TokenizerError(f"not a Hugging Face tokenizer.json ({problem!r}).") from None
     oracle = HuggingFaceEncoder(tokenizer_json)
     try:
         fast = GigatokenEncoder(tokenizer_json)
-        if _agree(fast, oracle):
+        if _agree(fast, oracle, probe):
             return fast
     except (ValueError, RuntimeError, TypeError, KeyError, NotImplementedError, OSError):
         pass  # a tokenizer that gigatoken does not know
     return oracle
 
 
-def encoder_kind(data: dict[str, Any]) -> str:
-    """ "char" and "byte" for the tables that headrace itself writes, "model" for everything else."""
-    model = data.get("model", {})
-    pre_tokenizer = data.get("pre_tokenizer") or {}
-    if model.get("type") == "WordLevel" and pre_tokenizer.get("pattern") == {"Regex": CHARACTER_PATTERN}:
-        return "char"
-    is_byte_level = pre_tokenizer.get("type") == "ByteLevel" and not pre_tokenizer.get("use_regex", True)
-    if model.get("type") == "BPE" and not model.get("merges") and is_byte_level and len(model["vocab"]) == 256:
-        return "byte"
-    return "model"
+def is_character_table(data: dict[str, Any]) -> bool:
+    """Tell whether a tokenizer.json is one that headrace writes for `char`: an id per character, and nothing else."""
+    model = data["model"]
+    split = {"type": "Split", "pattern": {"Regex": CHARACTER_PATTERN}, "behavior": "Isolated", "invert": False}
+    return (
+        model.get("type") == "WordLevel"
+        and model.get("unk_token") in model["vocab"]
+        and data.get("pre_tokenizer") == split
+        and _is_plain(data)
+    )
 
 
-CHARACTER_PATTERN = r"[\s\S]"
+def is_byte_table(data: dict[str, Any]) -> bool:
+    """Tell whether a tokenizer.json is one that headrace writes for `byte`: an id per byte, which is its value."""
+    model, pre_tokenizer = data["model"], data.get("pre_tokenizer") or {}
+    return (
+        model.get("type") == "BPE"
+        and not any(model.get(key) for key in ("merges", "dropout", "continuing_subword_prefix", "end_of_word_suffix"))
+        and pre_tokenizer.get("type") == "ByteLevel"
+        and pre_tokenizer.get("use_regex") is False
+        and pre_tokenizer.get("add_prefix_space") is False
+        and model["vocab"] == byte_vocabulary()
+        and _is_plain(data)
+    )
 
 
-def _agree(fast: Encoder, oracle: Encoder) -> bool:
-    pieces = [text.encode() for text in _PROBE]
+def _is_plain(data: dict[str, Any]) -> bool:
+    """Tell whether text reaches the vocabulary as it is: not normalized, nor searched for added tokens."""
+    added = data.get("added_tokens") or ()
+    return not data.get("normalizer") and all(token.get("special") and len(token["content"]) > 1 for token in added)
+
+
+def byte_vocabulary() -> dict[str, int]:
+    """Return GPT-2's printable stand-in for each byte, numbered by the byte's value."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    stand_ins = {byte: chr(byte) for byte in printable}
+    others = [byte for byte in range(256) if byte not in stand_ins]
+    stand_ins |= {byte: chr(256 + place) for place, byte in enumerate(others)}
+    return {stand_ins[byte]: byte for byte in range(256)}
+
+
+def _agree(fast: Encoder, oracle: Encoder, more_texts: list[str]) -> bool:
+    pieces = [text.encode() for text in (*_PROBE, *more_texts)]
     ids, offsets = fast.encode(pieces)
     expected_ids, expected_offsets = oracle.encode(pieces)
     return bool(np.array_equal(ids, expected_ids) and np.array_equal(offsets, expected_offsets))

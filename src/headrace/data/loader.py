@@ -24,6 +24,7 @@ from headrace.data.packing import DocumentPacking
 from headrace.data.plan import default_cache_dir, plan_cache
 from headrace.data.prefetch import Inline, Make, Prefetcher
 from headrace.data.sources import as_sources
+from headrace.data.special_tokens import SpecialTokensInText
 from headrace.data.split import Part, Split
 from headrace.data.stream import Stream
 from headrace.data.tokenizers import Tokenizer
@@ -91,6 +92,7 @@ class Loader:
         skip: Sequence[str] = (),
         transform: Transform | None = None,
         tokenizer: str | Tokenizer = DEFAULT_TOKENIZER,
+        special_tokens_in_text: SpecialTokensInText = "ordinary",
         cache_dir: str | Path | None = None,
     ) -> None:
         if queue_capacity is not None:  # another name of the same thing
@@ -100,7 +102,9 @@ class Loader:
         batch_size, sequence_length, seed = whole(batch_size), whole(sequence_length), whole(seed)
         rank, world_size, num_workers = whole(rank), whole(world_size), whole(num_workers)
         check_arguments(batch_size, sequence_length, rank, world_size, num_workers, prefetch_batches, packing)
-        self.cache, self._builder = _open_or_build(cache_or_sources, tokenizer, cache_dir, num_workers, memory_budget)
+        self.cache, self._builder = _open_or_build(
+            cache_or_sources, tokenizer, special_tokens_in_text, cache_dir, num_workers, memory_budget
+        )
         self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
         self.rank, self.world_size = rank, world_size
         self.row_bytes = row_bytes(sequence_length, self.cache.dtype, packing == "document")
@@ -319,7 +323,12 @@ def _make_feed(
 
 
 def _open_or_build(
-    given: Any, tokenizer: str | Tokenizer, cache_dir: str | Path | None, num_workers: int, memory_budget: int | None
+    given: Any,
+    tokenizer: str | Tokenizer,
+    special_tokens_in_text: SpecialTokensInText,
+    cache_dir: str | Path | None,
+    num_workers: int,
+    memory_budget: int | None,
 ) -> tuple[Cache, Builder | None]:
     if isinstance(given, Cache):
         return given, None
@@ -327,8 +336,8 @@ def _open_or_build(
         return Cache.open(Path(given)), None
     check_memory_budget(memory_budget)
     sources = as_sources(given)
-    path = Path(cache_dir) if cache_dir is not None else default_cache_dir(sources, tokenizer)
-    cache = plan_cache(sources, tokenizer, path)
+    path = default_cache_dir(sources, tokenizer, special_tokens_in_text) if cache_dir is None else Path(cache_dir)
+    cache = plan_cache(sources, tokenizer, path, special_tokens_in_text)
     return cache, Builder(cache, max(num_workers, 1), memory_budget, in_background=True)
 
 

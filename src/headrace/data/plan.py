@@ -9,11 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from headrace.data.cache import MANIFEST, PARTIAL, Cache, Entry
 from headrace.data.cuts import split_document
 from headrace.data.readers import Reader
 from headrace.data.segments import Segment, plan_segments
 from headrace.data.sources import Source
+from headrace.data.special_tokens import SpecialTokensInText, check_special_tokens_in_text
 from headrace.data.tokenizers import Tokenizer, check_spec, load_tokenizer
 from headrace.errors import CacheError
 from headrace.files import canonical_json, digest, user_cache
@@ -23,18 +26,27 @@ SAMPLE_PLACES = 64
 VALIDATION = "validation"  # a folder within a cache, for the tokens of text that is only validated on
 
 
-def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path) -> Cache:
-    """A cache for a corpus in a folder. What an earlier build left there is found again."""
+def plan_cache(
+    sources: Sequence[Source],
+    tokenizer: str | Tokenizer,
+    path: Path,
+    special_tokens_in_text: SpecialTokensInText = "ordinary",
+) -> Cache:
+    """A cache for a corpus in a folder. What an earlier build left there is found again.
+
+    `special_tokens_in_text` is for a tokenizer given as a spec; a `Tokenizer` has its own.
+    """
+    check_special_tokens_in_text(special_tokens_in_text)
     if isinstance(tokenizer, str):
         check_spec(tokenizer)
     segments = plan_segments(sources)
     previous = _previous(path)
-    tokenizer = _choose_tokenizer(tokenizer, previous, sources, segments, path)
+    tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path)
     known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
     entries = []
     for segment in segments:
         index = known.get(segment.fingerprint)
-        entries.append(None if index is None or previous is None else _still_there(previous, index))
+        entries.append(None if index is None or previous is None else _usable_entry(previous, index, tokenizer))
     cache = Cache(path, tokenizer, sources, segments, entries)
     if previous is None or not previous.is_same(cache):
         cache.shards.make()
@@ -43,12 +55,17 @@ def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path
     return cache
 
 
-def default_cache_dir(sources: Sequence[Source], tokenizer: str | Tokenizer) -> Path:
+def default_cache_dir(
+    sources: Sequence[Source],
+    tokenizer: str | Tokenizer,
+    special_tokens_in_text: SpecialTokensInText = "ordinary",
+) -> Path:
     """Where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
     spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
     places = [[os.path.abspath(path) for path in source.paths] for source in sources]
     reading = [source.reading_hash for source in sources]
-    return user_cache() / digest(canonical_json([places, reading, spec]))[:16]
+    options = [] if special_tokens_in_text == "ordinary" else [special_tokens_in_text]
+    return user_cache() / digest(canonical_json([places, reading, spec, *options]))[:16]
 
 
 def _previous(path: Path) -> Cache | None:
@@ -67,38 +84,74 @@ def _previous(path: Path) -> Cache | None:
     return None
 
 
-def _still_there(previous: Cache, index: int) -> Entry | None:
+def _usable_entry(previous: Cache, index: int, tokenizer: Tokenizer) -> Entry | None:
+    """Return what an earlier build knows of a segment, if it is still there and the same with today's tokenizer."""
     if not previous.has(index):
         return None
     entry = previous.entry(index)
     found = [previous.shards.find(shard.key) for shard in entry.shards]
-    return entry if [info[0] if info else None for info in found] == list(entry.shards) else None
+    if [info[0] if info else None for info in found] != list(entry.shards):
+        return None
+    # Text without special tokens is tokenised alike, whatever is to become of them.
+    is_same = previous.tokenizer.hash == tokenizer.hash or not _has_special_tokens(previous, entry)
+    return entry if is_same else None
+
+
+def _has_special_tokens(cache: Cache, entry: Entry) -> bool:
+    """Tell whether special tokens stand inside documents, and not only at their ends. Reads all tokens."""
+    is_special = np.zeros(cache.tokenizer.vocab_size, dtype=bool)
+    is_special[cache.tokenizer.special_ids_of_text] = True
+    return any(is_special[cache.shards.tokens(shard)].sum() != shard.num_documents for shard in entry.shards)
 
 
 def _choose_tokenizer(
-    asked: str | Tokenizer, previous: Cache | None, sources: Sequence[Source], segments: Sequence[Segment], path: Path
+    asked: str | Tokenizer,
+    special_tokens_in_text: SpecialTokensInText,
+    previous: Cache | None,
+    sources: Sequence[Source],
+    segments: Sequence[Segment],
+    path: Path,
 ) -> Tokenizer:
     spec = asked if isinstance(asked, str) else asked.spec
-    if previous is not None and previous.tokenizer.spec == spec and isinstance(asked, str):
-        learned = spec in ("char", "byte") or spec.startswith("bpe:")
-        if learned:  # a corpus that has grown keeps the tokenizer that it began with
-            return previous.tokenizer
-    tokenizer = load_tokenizer(asked, lambda: sample_documents(sources, segments)) if isinstance(asked, str) else asked
+    is_learned = spec in ("char", "byte") or spec.startswith("bpe:")
+    if not isinstance(asked, str):
+        tokenizer = asked
+    elif previous is not None and previous.tokenizer.spec == spec and is_learned:
+        # A corpus that has grown keeps the tokenizer that it began with.
+        tokenizer = replace(previous.tokenizer, special_tokens_in_text=special_tokens_in_text)
+    else:
+        tokenizer = load_tokenizer(asked, lambda: sample_documents(sources, segments), special_tokens_in_text)
     if previous is not None and previous.tokenizer.hash != tokenizer.hash:
-        raise CacheError(
-            f"{path}: this cache was built with the tokenizer {previous.tokenizer.spec!r}"
-            f" ({previous.tokenizer.hash[:8]}), not with {spec!r} ({tokenizer.hash[:8]})."
-            " Choose another folder with --out, or delete this one."
-        )
+        _check_successor(previous.tokenizer, tokenizer, path)
     return tokenizer
 
 
-def sample_documents(sources: Sequence[Source], segments: Sequence[Segment]) -> Iterator[bytes]:
-    """Some 8 MiB of text from all over the corpus, the same every time: what tokenizers learn from."""
+def _check_successor(before: Tokenizer, now: Tokenizer, path: Path) -> None:
+    """Refuse a tokenizer that cannot go on with what another one made in a cache."""
+    remedy = "Choose another folder with --out, or delete this one."
+    if replace(before, special_tokens_in_text=now.special_tokens_in_text).hash != now.hash:
+        raise CacheError(
+            f"{path}: this cache was built with the tokenizer {before.spec!r} ({before.hash[:8]}), not with"
+            f" {now.spec!r} ({now.hash[:8]}). {remedy}"
+        )
+    if before.special_tokens_in_text == "ordinary":  # where text spelled special tokens is not known any more
+        raise CacheError(
+            f"{path}: this cache was built with special_tokens_in_text=ordinary, not with"
+            f" {now.special_tokens_in_text}. {remedy}"
+        )
+
+
+def sample_documents(
+    sources: Sequence[Source],
+    segments: Sequence[Segment],
+    nbytes: int = SAMPLE_BYTES,
+    num_places: int = SAMPLE_PLACES,
+) -> Iterator[bytes]:
+    """Yield some text from all over the corpus, the same every time; by default 8 MiB, which tokenizers learn from."""
     # Of a compressed file only the beginning can be reached quickly.
     reachable = [segment for segment in segments if segment.kind != "stream" or segment.ordinal == 0]
-    chosen = reachable[:: max(1, len(reachable) // SAMPLE_PLACES)]
-    share = SAMPLE_BYTES // len(chosen)
+    chosen = reachable[:: max(1, len(reachable) // num_places)]
+    share = nbytes // len(chosen)
     reader = Reader(sources)
     try:
         for segment in chosen:

@@ -34,7 +34,7 @@ class Reuse:
             self._old = None
 
     def find(self, segment: Segment, member_digest: str) -> KnownTokens | None:
-        if segment.kind != "files" or self._old is None:
+        if segment.kind != "files" or self._old is None or self._old.tokenizer.hash != self._cache.tokenizer.hash:
             return None
         with self._lock:
             if self._index is None:

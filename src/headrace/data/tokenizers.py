@@ -12,7 +12,7 @@ import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.encoders import CHARACTER_PATTERN, Encoder, make_encoder
+from headrace.data.encoders import CHARACTER_PATTERN, Encoder, byte_vocabulary, is_character_table, make_encoder
+from headrace.data.special_tokens import SpecialTokensInText, special_tokens, unknown_token
+from headrace.data.tokenizer_json import (
+    components,
+    make_backend,
+    parse_tokenizer,
+    read_tokenizer_file,
+    switch_off_lengths,
+    text_losses,
+)
 from headrace.errors import TokenizerError, UsageError
 from headrace.files import digest
 
@@ -28,7 +37,8 @@ END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<|unknown|>"
 # Tried in this order on a tokenizer that somebody else made.
 KNOWN_END_OF_TEXT = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
-MINIMUM_BPE = 257
+KNOWN_PADDING = ("<|pad|>", "<|padding|>", "<pad>", "[PAD]")
+MINIMUM_BPE, MAXIMUM_BPE = 257, 1_000_000
 SPEC_HELP = "char, byte, bpe:N (such as bpe:16000), a path to a tokenizer.json, or a hub name (such as gpt2)"
 
 
@@ -42,19 +52,41 @@ class Tokenizer:
     vocab_size: int
     end_of_text_id: int
     end_of_text: str
+    special_tokens_in_text: SpecialTokensInText = "ordinary"
+    notices: tuple[str, ...] = ()
+    """What was switched off in the tokenizer.json, and what the tokenizer does to text that cannot be undone."""
 
     @cached_property
     def hash(self) -> str:
-        return digest("tokenizer-1", self.json, str(self.end_of_text_id))
+        """Identifies the tokens that this tokenizer makes of a text."""
+        # The first version looked for special tokens in text, too: what it made is told from what is made today.
+        version = "tokenizer-1" if self.special_tokens_in_text == "special" else "tokenizer-2"
+        return digest(version, self.json, str(self.end_of_text_id))
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """What a token takes on disk and in a batch: two bytes up to 65,536 tokens, else four."""
         return np.dtype("<u2") if self.vocab_size <= 1 << 16 else np.dtype("<u4")
 
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """The special tokens and their ids."""
+        return special_tokens(self._data)
+
+    @property
+    def special_ids_of_text(self) -> list[int]:
+        """The ids that text gets only by spelling out a special token: all of them but that of unknown text."""
+        unknown = unknown_token(self._data)
+        return [index for token, index in self.special_tokens.items() if token != unknown]
+
+    @property
+    def padding(self) -> str:
+        """The token that fills up short rows elsewhere: the tokenizer's own, else end-of-text."""
+        return next((token for token in KNOWN_PADDING if token in self.special_tokens), self.end_of_text)
+
     def encoder(self) -> Encoder:
         """A new encoder, for one thread."""
-        return make_encoder(self.json)
+        return make_encoder(self.json, self.special_tokens_in_text)
 
     def encode(self, text: str) -> npt.NDArray[np.uint32]:
         """Ids of a short text, without end-of-text."""
@@ -64,17 +96,43 @@ class Tokenizer:
         """Text of some ids, end-of-text included."""
         return str(self._backend.decode([int(i) for i in ids], skip_special_tokens=False))
 
+    @cached_property
+    def gives_text_back(self) -> bool:
+        """Whether decoding gives back every text, byte for byte (but for characters that a `char` table lacks)."""
+        if self._data.get("normalizer"):
+            return False
+        if is_character_table(self._data):
+            return True
+        parts = components(self._data.get("pre_tokenizer"), "pretokenizers")
+        adds_spaces = any(part.get("add_prefix_space", True) for part in parts if part.get("type") == "ByteLevel")
+        return "ByteLevel" in self._decoders and not adds_spaces and not text_losses(self._data)
+
     def byte_lengths(self) -> npt.NDArray[np.int64]:
-        """How many bytes of text each id stands for; special tokens stand for none."""
+        """Return how many bytes of text each id stands for inside a text; special tokens stand for none."""
         lengths = np.zeros(self.vocab_size, dtype=np.int64)
-        data = json.loads(self.json)
-        is_byte_level = (data.get("decoder") or {}).get("type") == "ByteLevel"
-        for token, index in self._backend.get_vocab(with_added_tokens=False).items():
-            # Byte-level vocabularies spell every byte as one character.
-            lengths[index] = len(token) if is_byte_level else len(token.encode())
-        for added in data["added_tokens"]:
-            lengths[added["id"]] = 0 if added["special"] else len(added["content"].encode())
+        for token, index in self._backend.get_vocab(with_added_tokens=True).items():
+            lengths[index] = self._decoded_bytes(token)
+        lengths[list(self.special_tokens.values())] = 0
         return lengths
+
+    def _decoded_bytes(self, token: str) -> int:
+        if "ByteLevel" in self._decoders:  # every byte is spelled as one character
+            return len(token)
+        if "ByteFallback" in self._decoders and re.fullmatch("<0x[0-9A-F]{2}>", token):
+            return 1
+        # Between two others, because decoders treat the first and the last token of a text in their own ways.
+        decoder = self._backend.decoder
+        texts = (decoder.decode(tokens) if decoder else " ".join(tokens) for tokens in (["a", token, "a"], ["a", "a"]))
+        longer, shorter = (len(text.encode()) for text in texts)
+        return longer - shorter
+
+    @cached_property
+    def _decoders(self) -> list[str]:
+        return [str(part.get("type")) for part in components(self._data.get("decoder"), "decoders")]
+
+    def export_json(self) -> str:
+        """Return a tokenizer.json that gives Hugging Face users the ids of training: nothing is put around a text."""
+        return json.dumps({**self._data, "post_processor": None}, ensure_ascii=False)
 
     @cached_property
     def _encoder(self) -> Encoder:
@@ -82,13 +140,21 @@ class Tokenizer:
 
     @cached_property
     def _backend(self) -> Any:
-        from tokenizers import Tokenizer as Backend
+        return make_backend(self.json)
 
-        return Backend.from_str(self.json)
+    @cached_property
+    def _data(self) -> dict[str, Any]:
+        return parse_tokenizer(self.json)
 
 
-def load_tokenizer(spec: str, sample: Callable[[], Iterator[bytes]]) -> Tokenizer:
+def load_tokenizer(
+    spec: str, sample: Callable[[], Iterator[bytes]], special_tokens_in_text: SpecialTokensInText = "ordinary"
+) -> Tokenizer:
     """Make the tokenizer that a spec names; `sample` gives text to learn from, for those that learn."""
+    return replace(_load(spec, sample), special_tokens_in_text=special_tokens_in_text)
+
+
+def _load(spec: str, sample: Callable[[], Iterator[bytes]]) -> Tokenizer:
     if spec == "char":
         return _character_tokenizer(spec, sample())
     if spec == "byte":
@@ -99,7 +165,7 @@ def load_tokenizer(spec: str, sample: Callable[[], Iterator[bytes]]) -> Tokenize
     if path.is_dir():
         path = path / "tokenizer.json"
     if path.is_file():
-        return from_json(spec, path.read_text(encoding="utf-8"), str(path))
+        return from_json(spec, read_tokenizer_file(path), str(path))
     if path.suffix == ".json" or spec.startswith((".", "/", "~")):
         raise TokenizerError(f"{path}: no such tokenizer file. A tokenizer is {SPEC_HELP}.")
     return _from_hub(spec)
@@ -109,29 +175,31 @@ def check_spec(spec: str) -> None:
     """Refuse what cannot be a tokenizer before any work is done."""
     if spec.startswith("bpe"):
         size = spec[4:].replace("_", "").replace(",", "")
-        if not spec.startswith("bpe:") or not size.isdigit():
+        if not spec.startswith("bpe:") or not (size.isascii() and size.isdigit()):
             raise UsageError(f"tokenizer {spec!r}: write bpe:N with N the vocabulary size, such as bpe:16000")
-        if int(size) < MINIMUM_BPE:
-            raise UsageError(f"tokenizer {spec!r}: needs at least {MINIMUM_BPE} tokens (256 bytes and end-of-text)")
+        if len(size) > 18 or not MINIMUM_BPE <= int(size) <= MAXIMUM_BPE:
+            raise UsageError(
+                f"tokenizer {spec!r}: the vocabulary needs at least {MINIMUM_BPE} tokens (256 bytes and end-of-text)"
+                f" and at most {MAXIMUM_BPE:,}"
+            )
     elif not spec:
         raise UsageError(f"no tokenizer given: {SPEC_HELP}")
 
 
 def from_json(spec: str, text: str, where: str) -> Tokenizer:
-    """A tokenizer from the text of a tokenizer.json; end-of-text is added if it has none."""
-    from tokenizers import Tokenizer as Backend
-
-    try:
-        backend = Backend.from_str(text)
-    except Exception as problem:  # tokenizers raises bare Exception
-        raise TokenizerError(f"{where}: not a Hugging Face tokenizer.json ({problem}).") from None
+    """Make a tokenizer of the text of a tokenizer.json: never truncating or padding, and with an end-of-text token."""
+    backend = make_backend(text, where)
+    notices = switch_off_lengths(backend)
     vocabulary = backend.get_vocab(with_added_tokens=True)
-    found = next((token for token in KNOWN_END_OF_TEXT if token in vocabulary), None)
-    if found is None:
-        backend.add_special_tokens([END_OF_TEXT])
-        found, text = END_OF_TEXT, backend.to_str()
+    found = next((token for token in KNOWN_END_OF_TEXT if token in vocabulary), END_OF_TEXT)
+    data = parse_tokenizer(text, where)
+    if found not in special_tokens(data):
+        backend.add_special_tokens([found])
         vocabulary = backend.get_vocab(with_added_tokens=True)
-    return Tokenizer(spec, text, max(vocabulary.values()) + 1, vocabulary[found], found)
+    if notices or found not in special_tokens(data):
+        text = backend.to_str()
+    said = tuple(f"{where}: {notice}" for notice in (*notices, *text_losses(data)))
+    return Tokenizer(spec, text, max(vocabulary.values()) + 1, vocabulary[found], found, notices=said)
 
 
 def _finish(spec: str, backend: Any) -> Tokenizer:
@@ -158,20 +226,11 @@ def _byte_tokenizer(spec: str) -> Tokenizer:
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers
 
-    backend = Backend(models.BPE(_byte_vocabulary(), []))
+    backend = Backend(models.BPE(byte_vocabulary(), []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([END_OF_TEXT])
     return _finish(spec, backend)
-
-
-def _byte_vocabulary() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte, numbered by the byte's value."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    stand_ins = {byte: chr(byte) for byte in printable}
-    others = [byte for byte in range(256) if byte not in stand_ins]
-    stand_ins |= {byte: chr(256 + place) for place, byte in enumerate(others)}
-    return {stand_ins[byte]: byte for byte in range(256)}
 
 
 def _train_bpe(spec: str, sample: Iterator[bytes]) -> Tokenizer:
@@ -214,7 +273,7 @@ def _from_hub(name: str) -> Tokenizer:
         raise TokenizerError(
             f"tokenizer {name!r}: {reason}. Use a local tokenizer.json, or train one here with bpe:16000."
         ) from None
-    return from_json(name, Path(path).read_text(encoding="utf-8"), path)
+    return from_json(name, read_tokenizer_file(Path(path)), path)
 
 
 def _knock(endpoint: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace.data.tokenizers import Tokenizer
+from headrace.generation.text import TextStream
 from headrace.models.network import KeyValueCache, Network
 
 
@@ -59,8 +60,9 @@ def generate(
 def continue_text(network: Network, tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> str:
     """A prompt and how it goes on, in one sample."""
     ids = [int(token) for token in tokenizer.encode(prompt)] if prompt else []
-    made = [row[0] for row in generate(network, ids, sampling, tokenizer.end_of_text_id)]
-    return prompt + tokenizer.decode([token for token in made if token is not None and token < tokenizer.vocab_size])
+    stream = TextStream(tokenizer, ids)
+    made = (row[0] for row in generate(network, ids, sampling, tokenizer.end_of_text_id))
+    return prompt + "".join(stream.add(token) for token in made if token is not None)
 
 
 def _draw(logits_BV: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:

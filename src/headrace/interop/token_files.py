@@ -81,6 +81,8 @@ class _Part:
 class TokenFileCache(Cache):
     """A cache whose shards are parts of other people's files."""
 
+    has_text = False
+
     def __init__(self, files: Sequence[TokenFile], tokenizer: Tokenizer) -> None:
         parts: dict[str, _Part] = {}
         segments: list[Segment] = []

@@ -53,18 +53,19 @@ def prepare_corpus(config: Config, group: Group) -> None:
     Machines may share the folder, and find done what others did, or have their own, and do the rest themselves.
     """
     sources, tokenizer, folder = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
+    special = config.data.special_tokens_in_text
     if group.num_machines > 1:
         if group.is_main:
-            plan(sources, tokenizer, folder)
+            plan(sources, tokenizer, folder, special)
         group.wait_for_all("waiting for rank 0 to plan the corpus")
         if group.is_local_main:
-            prepare_share(sources, tokenizer, folder, group.machine, group.num_machines)
+            prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
         group.wait_for_all("waiting for each machine to prepare its share of the corpus")
     if group.is_main:
-        prepare(sources, tokenizer, folder)
+        prepare(sources, tokenizer, folder, special_tokens_in_text=special)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
-        prepare(sources, tokenizer, folder)
+        prepare(sources, tokenizer, folder, special_tokens_in_text=special)
     group.wait_for_all("waiting for each machine to prepare the corpus")
 
 
@@ -118,6 +119,7 @@ def _common(config: Config) -> dict[str, Any]:
         "packing": data.packing,
         "validation_fraction": data.validation_fraction if _is_split(config) else 0.0,
         "cache_dir": data.cache_dir or None,
+        "special_tokens_in_text": data.special_tokens_in_text,
     }
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from headrace.data.tokenizer_json import read_tokenizer_file
 from headrace.data.tokenizers import Tokenizer, from_json
 from headrace.errors import CheckpointError, UsageError
 from headrace.generation.generate import Sampling, generate
+from headrace.generation.text import TextStream
 from headrace.models.config import ModelConfig
 from headrace.models.network import Network, build
 from headrace.training.checkpoint import load_weights, read_state
@@ -31,10 +34,10 @@ def load_model(path: Path) -> tuple[Network, Tokenizer]:
     state = read_state(checkpoint)
     network = build(ModelConfig.model_validate(state["config"]["model"]))
     load_weights(checkpoint, network)
-    tokenizer = from_json(
-        state["config"]["data"]["tokenizer"], (checkpoint / "tokenizer.json").read_text(), str(checkpoint)
-    )
-    return network.eval(), tokenizer
+    data, file = state["config"]["data"], checkpoint / "tokenizer.json"
+    tokenizer = from_json(data["tokenizer"], read_tokenizer_file(file), str(file))
+    special = data.get("special_tokens_in_text", "special")  # runs from before this could be chosen
+    return network.eval(), replace(tokenizer, special_tokens_in_text=special)
 
 
 def stream_text(run: str | os.PathLike[str], prompt: str, sampling: Sampling) -> Iterator[list[str]]:
@@ -43,17 +46,9 @@ def stream_text(run: str | os.PathLike[str], prompt: str, sampling: Sampling) ->
         raise UsageError("temperature and top_k must not be negative, and top_p lies between 0 and 1")
     network, tokenizer = load_model(Path(run))
     ids = [int(token) for token in tokenizer.encode(prompt)]
-    made: list[list[int]] = [[] for _ in range(sampling.num_samples)]
-    shown = [""] * sampling.num_samples
+    streams = [TextStream(tokenizer, ids) for _ in range(sampling.num_samples)]
     for row in generate(network, ids, sampling, tokenizer.end_of_text_id):
-        pieces = []
-        for number, token in enumerate(row):
-            if token is not None and token != tokenizer.end_of_text_id and token < tokenizer.vocab_size:
-                made[number].append(token)
-            text = tokenizer.decode(made[number]).rstrip("\ufffd")
-            pieces.append(text[len(shown[number]) :])
-            shown[number] = text
-        yield pieces
+        yield ["" if token is None else stream.add(token) for stream, token in zip(streams, row, strict=True)]
 
 
 def read_run_config(folder: Path) -> dict[str, dict[str, object]]:

@@ -39,7 +39,13 @@ def describe(
         "bytes_per_token": round(cache.num_bytes / max(cache.num_tokens, 1), 3),
         "stored_bytes": stored,
         "shards": len(cache.unique_shards()),
-        "tokenizer": {"spec": tokenizer.spec, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash[:16]},
+        "tokenizer": {
+            "spec": tokenizer.spec,
+            "vocab_size": tokenizer.vocab_size,
+            "hash": tokenizer.hash[:16],
+            "special_tokens_in_text": tokenizer.special_tokens_in_text,
+            "notices": list(tokenizer.notices),
+        },
         "noticed": dict(cache.noticed),
         "sources": sources,
         "chunking": {

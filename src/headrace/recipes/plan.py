@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from headrace.data.cache import Cache
+from headrace.data.config import DataConfig
 from headrace.data.loader import Loader
 from headrace.data.plan import default_cache_dir
 from headrace.data.segments import plan_segments
@@ -188,7 +189,7 @@ def _complete(config: Config, assumptions: list[str]) -> _Corpus:
     model, data = config.model, config.data
     sources = training_sources(config)
     spec = data.tokenizer or f"bpe:{model.vocab_size or 4096}"
-    cache = _finished_cache(sources, spec, data.cache_dir)
+    cache = _finished_cache(sources, spec, data)
     if not model.vocab_size:
         model.vocab_size = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec)
         if cache is None and not spec.startswith("bpe:"):
@@ -224,8 +225,9 @@ def _evaluation_seconds(config: Config, seconds: dict[str, float] | None, corpus
     return seconds["forward and backward"] / 3 * tokens / (training.batch_size * training.max_length)
 
 
-def _finished_cache(sources: list[Source], spec: str, folder: str) -> Cache | None:
-    path = Path(folder) if folder else default_cache_dir(sources, spec)
+def _finished_cache(sources: list[Source], spec: str, data: DataConfig) -> Cache | None:
+    folder = data.cache_dir
+    path = Path(folder) if folder else default_cache_dir(sources, spec, data.special_tokens_in_text)
     if not Cache.is_cache(path):
         return None
     cache = Cache.open(path)

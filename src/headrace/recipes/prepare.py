@@ -13,6 +13,7 @@ from headrace.data.loader import DEFAULT_TOKENIZER
 from headrace.data.plan import default_cache_dir, plan_cache
 from headrace.data.segments import share_of_segments
 from headrace.data.sources import as_sources
+from headrace.data.special_tokens import SpecialTokensInText
 from headrace.data.tokenizers import Tokenizer
 
 REPORT_SECONDS = 0.1
@@ -23,6 +24,7 @@ def prepare(
     tokenizer: str | Tokenizer = DEFAULT_TOKENIZER,
     out: str | os.PathLike[str] | None = None,
     *,
+    special_tokens_in_text: SpecialTokensInText = "ordinary",
     num_workers: int | None = None,
     memory_budget: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -32,10 +34,11 @@ def prepare(
     >>> cache = prepare(["corpus/*.jsonl.zst"], tokenizer="bpe:16000", out="cache")   # doctest: +SKIP
 
     Running it again does only what is new: a finished corpus costs nothing, a killed build goes on where it was, one
-    more file is one file's work.
+    more file is one file's work. Special tokens that are spelled out in the text, such as <|endoftext|>, are ordinary
+    text, or with `special_tokens_in_text="special"` the special tokens themselves.
     """
     check_memory_budget(memory_budget)
-    cache = plan(paths, tokenizer, out)
+    cache = plan(paths, tokenizer, out, special_tokens_in_text)
     with Builder(cache, num_workers, memory_budget) as builder:
         if on_progress is not None:
             on_progress(builder.progress)
@@ -47,10 +50,16 @@ def prepare(
     return Cache.open(cache.path)
 
 
-def plan(paths: Any, tokenizer: str | Tokenizer, out: str | os.PathLike[str] | None) -> Cache:
+def plan(
+    paths: Any,
+    tokenizer: str | Tokenizer,
+    out: str | os.PathLike[str] | None,
+    special_tokens_in_text: SpecialTokensInText = "ordinary",
+) -> Cache:
     """What is to be done, and with which tokenizer, which is learned and kept here."""
     sources = as_sources(paths)
-    return plan_cache(sources, tokenizer, Path(out) if out is not None else default_cache_dir(sources, tokenizer))
+    path = default_cache_dir(sources, tokenizer, special_tokens_in_text) if out is None else Path(out)
+    return plan_cache(sources, tokenizer, path, special_tokens_in_text)
 
 
 def prepare_share(
@@ -59,11 +68,12 @@ def prepare_share(
     out: str | os.PathLike[str] | None,
     number: int,
     num_shares: int,
+    special_tokens_in_text: SpecialTokensInText = "ordinary",
 ) -> None:
     """Tokenise one of so many shares of a corpus, at the same time as others do theirs in the same folder.
 
     `prepare` then finds all of it done, and seals it.
     """
-    cache = plan(paths, tokenizer, out)
+    cache = plan(paths, tokenizer, out, special_tokens_in_text)
     with Builder(cache, only=share_of_segments(cache.segments, number, num_shares)) as builder:
         builder.wait()

@@ -231,7 +231,7 @@ class Pretraining:
             return None
         with loader:
             tokens = self.config.training.evaluation_tokens
-            return Evaluator(loader, self.tokenizer, tokens, self.execution.precision)
+            return Evaluator(loader, tokens, self.execution.precision)
 
     def _limits(self) -> Limits:
         training = self.config.training

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.data.byte_counts import bytes_per_id
 from headrace.perf.loss_law import Exposure
 from headrace.recipes.config import Config
 from headrace.recipes.pretrain import Pretraining
@@ -63,7 +64,7 @@ def try_out(candidate: Config, seconds: float, train_bytes: float, before: Tryou
         with Pretraining(config) as pretraining:
             steps = list(pretraining.steps())
             seen = next(pretraining.loader).targets.astype(np.int64)
-            bytes_per_token = float(pretraining.tokenizer.byte_lengths()[seen].mean())
+            bytes_per_token = float(bytes_per_id(pretraining.loader.cache)[seen].mean())
     run, counts = pretraining.run, pretraining.counts
     working = [info.step_s - info.seconds["evaluation"] - info.seconds["checkpointing"] for info in steps]
     loss = run.validation_bits_per_byte

@@ -1,6 +1,7 @@
 """Checkpoints: a Hugging Face model directory that is whole or not there, and from which a run resumes exactly.
 
-checkpoints/step-00001000/   config.json  model.safetensors  tokenizer.json  tokenizer_config.json
+checkpoints/step-00001000/   config.json  generation_config.json  model.safetensors
+                             tokenizer.json  tokenizer_config.json
                              optimizer.safetensors  state.json (written last, with a hash of every other file)
 checkpoints/last, best       links to two of them; the others are removed
 """
@@ -178,14 +179,16 @@ def _load(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 def _write_model(folder: Path, network: Network, tokenizer: Tokenizer) -> None:
     config, tensors = network.to_hugging_face()
-    end = tokenizer.end_of_text_id
-    config |= {"bos_token_id": end, "eos_token_id": end, "dtype": "float32"}
     save_file(tensors, folder / MODEL, metadata={"format": "pt"})
-    write_atomically(folder / "config.json", json.dumps(config, indent=1).encode())
-    write_atomically(folder / "tokenizer.json", tokenizer.json.encode())
-    facts: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": tokenizer.end_of_text}
-    facts |= {"bos_token": tokenizer.end_of_text, "model_max_length": network.config.context}
-    write_atomically(folder / "tokenizer_config.json", json.dumps(facts, indent=1).encode())
+    end, padding = tokenizer.end_of_text, tokenizer.padding
+    ids = {"bos_token_id": tokenizer.end_of_text_id, "eos_token_id": tokenizer.end_of_text_id}
+    ids["pad_token_id"] = tokenizer.special_tokens[padding]
+    facts: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": network.config.context}
+    facts |= {"bos_token": end, "eos_token": end, "pad_token": padding, "clean_up_tokenization_spaces": False}
+    written = {"config.json": {**config, **ids, "dtype": "float32"}, "generation_config.json": ids}
+    for name, value in {**written, "tokenizer_config.json": facts}.items():
+        write_atomically(folder / name, json.dumps(value, indent=1).encode())
+    write_atomically(folder / "tokenizer.json", tokenizer.export_json().encode())
 
 
 def _file_hash(path: Path) -> str:

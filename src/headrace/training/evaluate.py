@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from headrace.data.batch import Batch
+from headrace.data.byte_counts import bytes_per_id
 from headrace.data.loader import Loader
-from headrace.data.tokenizers import Tokenizer
 from headrace.models.network import Network
 from headrace.training.step import autocast, batch_loss
 
@@ -33,7 +33,7 @@ class Evaluation:
 class Evaluator:
     """Keeps the validation rows, so that every evaluation sees the same ones."""
 
-    def __init__(self, loader: Loader, tokenizer: Tokenizer, max_tokens: int, precision: str) -> None:
+    def __init__(self, loader: Loader, max_tokens: int, precision: str) -> None:
         rows = loader.ledger()[0].rows
         wanted = -(-max_tokens // loader.sequence_length) if max_tokens else rows
         steps = -(-min(rows, wanted) // loader.batch_size)
@@ -44,7 +44,7 @@ class Evaluator:
             kept = batch.rows(slice(0, min(left, len(batch.inputs))))
             left -= len(kept.inputs)
             self._batches.append(kept)
-        self._byte_lengths = tokenizer.byte_lengths()
+        self._byte_lengths = bytes_per_id(loader.cache)
         self._precision = precision
 
     def __call__(self, network: Network, micro_batch_size: int) -> Evaluation:

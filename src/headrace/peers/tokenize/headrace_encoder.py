@@ -11,7 +11,7 @@ from headrace.data.encoders import make_encoder
 
 
 def make(tokenizer_json: str) -> Callable[[list[str]], npt.NDArray[np.uint32]]:
-    encoders = [make_encoder(tokenizer_json) for _ in range(os.cpu_count() or 1)]
+    encoders = [make_encoder(tokenizer_json, "special") for _ in range(os.cpu_count() or 1)]
     pool = ThreadPoolExecutor(len(encoders))
 
     def encode(pieces: list[str]) -> npt.NDArray[np.uint32]:

@@ -1,0 +1,35 @@
+"""Tokens become text as they come: with their context, and no character before it is whole."""
+
+from __future__ import annotations
+
+from headrace.data.tokenizers import Tokenizer
+
+REPLACEMENT = "\ufffd"
+
+
+class TextStream:
+    """The text of a growing list of tokens, piece by piece.
+
+    Tokens are decoded together with those before them, because decoders treat the first token of a text in their own
+    way: SentencePiece's drop its space.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ids = list(prompt)
+        self._context = 0
+        """Where the tokens begin that are decoded as context of the new ones."""
+        self._shown = len(prompt)
+        """How many tokens have been given out as text."""
+
+    def add(self, token: int) -> str:
+        """Take the next token; return what text it completes, which is nothing inside a character of several tokens."""
+        if token == self._tokenizer.end_of_text_id or token >= self._tokenizer.vocab_size:
+            return ""
+        self._ids.append(token)
+        before = self._tokenizer.decode(self._ids[self._context : self._shown])
+        text = self._tokenizer.decode(self._ids[self._context :])
+        if len(text) <= len(before) or text.endswith(REPLACEMENT):
+            return ""
+        self._context, self._shown = self._shown, len(self._ids)
+        return text[len(before) :]
