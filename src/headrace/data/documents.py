@@ -17,6 +17,8 @@ JSON_LINE_LIMIT_BYTES = 32 << 20
 SPLIT_BYTES = 256 << 10
 
 _BLANK_LINES = re.compile(rb"\r?\n(?:[ \t\r]*\n)+")
+_SPACES = re.compile(rb"[ \t\r]*")
+_BLANK_LINES_AT_START = re.compile(rb"(?:[ \t\r]*\n)*")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _REPLACEMENT = "\ufffd".encode()
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -40,35 +42,83 @@ class Stretch:
 
 
 def find_boundary(source: Source, is_jsonl: bool, window: bytes, start: int, is_end: bool) -> tuple[int, bool] | None:
-    """The first place at or after `start` where the text may be cut, and whether a document ends there.
+    """Return the first place at or after `start` where the text may be cut, and whether a document ends there.
 
     A document boundary within a MiB is preferred; else the first cut that leaves tokens alone, else a fixed distance.
+    No cut falls inside a character or a separator: the window shows `context_bytes` before `start`, or begins at a cut.
     None: the window must grow before this can be told.
     """
     limit = JSON_LINE_LIMIT_BYTES if is_jsonl else BOUNDARY_WINDOW_BYTES
-    place = _document_boundary(source, is_jsonl, window, start)
+    place = _document_boundary(source, is_jsonl, window, start, is_end)
     if place is not None and place <= start + limit:
         return place, True
-    if len(window) - start < limit:
+    if len(window) - start <= limit:
         return (len(window), True) if is_end else None
     if is_jsonl:
         raise CorpusError(f"a line is longer than {limit >> 20} MiB: too long for one JSON document")
-    stop = start + limit
-    cut = first_safe_cut(window, start, stop)
-    return (cut if cut is not None else character_start(window, stop)), False
+    return _cut_inside_document(source, window, start, start + limit), False
 
 
-def _document_boundary(source: Source, is_jsonl: bool, window: bytes, start: int) -> int | None:
+def context_bytes(source: Source) -> int:
+    """Return how much text `find_boundary` looks at before its start: a character, or all but a byte of a delimiter."""
+    return max(4, len(source.delimiter.encode()))
+
+
+def _document_boundary(source: Source, is_jsonl: bool, window: bytes, start: int, is_end: bool) -> int | None:
     if is_jsonl or source.document == "line":
         return window.find(b"\n", start) + 1 or None
     if source.document == "delimiter":
-        delimiter = source.delimiter.encode()
-        place = window.find(delimiter, start)
-        return place + len(delimiter) if place >= 0 else None
+        return _delimiter_end(source.delimiter.encode(), window, start, is_end)
     if source.document == "paragraph":
         found = _BLANK_LINES.search(window, start)
-        return found.end() if found and found.end() < len(window) else None
+        # A line of spaces at the window's end may turn out to be one more blank line.
+        return found.end() if found and _skip(_SPACES, window, found.end()) < len(window) else None
     return None  # document: file
+
+
+def _skip(pattern: re.Pattern[bytes], data: bytes, start: int) -> int:
+    """Return where a pattern that matches everywhere, if only nothing, ends."""
+    found = pattern.match(data, start)
+    assert found is not None
+    return found.end()
+
+
+def _delimiter_end(delimiter: bytes, window: bytes, start: int, is_end: bool) -> int | None:
+    """Return the end of the first delimiter that overlaps no other: whoever splits the whole file finds it too."""
+    size = len(delimiter)
+    place = window.find(delimiter, start)
+    while 0 <= place <= start + BOUNDARY_WINDOW_BYTES:
+        if len(window) < place + 2 * size - 1 and not is_end:
+            return None
+        after = window.find(delimiter, place + 1, place + 2 * size - 1)
+        if after < 0 and window.find(delimiter, max(place - size + 1, 0), place + size - 1) < 0:
+            return place + size
+        place = window.find(delimiter, place + 1)
+    return None
+
+
+def _cut_inside_document(source: Source, window: bytes, start: int, stop: int) -> int:
+    delimiter = source.delimiter.encode()
+    cut = first_safe_cut(window, start, stop)
+    while cut is not None and _delimiter_around(delimiter, window, cut) is not None:
+        cut = first_safe_cut(window, cut + 1, stop)
+    if cut is not None:
+        return cut
+    cut = character_start(window, stop)
+    if source.document == "file":
+        return cut
+    # Blank lines, line ends and delimiters stay whole, unless there is nothing else in all the window.
+    cut = start + len(window[start:cut].rstrip(b" \t\r\n"))
+    while (begin := _delimiter_around(delimiter, window, cut)) is not None and begin > start:
+        cut = begin
+    return cut if cut > start else character_start(window, stop)
+
+
+def _delimiter_around(delimiter: bytes, window: bytes, cut: int) -> int | None:
+    """Return where the delimiter begins that a cut would fall into, if there is one."""
+    size = len(delimiter)
+    place = window.find(delimiter, max(cut - size + 1, 0), cut + size - 1) if delimiter else -1
+    return place if place >= 0 else None
 
 
 def split_stretch(source: Source, stretch: Stretch, noticed: Counter[str]) -> Iterator[list[bytes]]:
@@ -117,11 +167,18 @@ def _split_text(source: Source, raw: bytes, is_open: bool, is_start: bool) -> It
     else:
         if source.document == "paragraph":
             separator = _BLANK_LINES
-            raw = raw.lstrip(b"\r\n") if is_start else raw
-            raw = raw if is_open else raw.rstrip(b"\r\n")
+            raw = raw[_skip(_BLANK_LINES_AT_START, raw, 0) :] if is_start else raw
+            raw = raw if is_open else _without_blank_end(raw)
         else:
             separator = re.compile(re.escape(source.delimiter.encode()))
         yield from _split_at(separator, raw, is_open)
+
+
+def _without_blank_end(raw: bytes) -> bytes:
+    """Remove the last line end and all blank lines after it."""
+    text = raw.rstrip(b" \t\r\n")
+    line_end = raw.find(b"\n", len(text))
+    return raw if line_end < 0 else raw[:line_end].removesuffix(b"\r")
 
 
 def _split_lines(raw: bytes) -> Iterator[list[bytes]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from headrace.data.compressed import CompressedFile
-from headrace.data.documents import Stretch, find_boundary, parquet_documents
+from headrace.data.documents import Stretch, context_bytes, find_boundary, parquet_documents
 from headrace.data.members import Member, make_member, open_planned, unchanged
 from headrace.data.parquet import iterate_texts
 from headrace.data.segments import SEGMENT_BYTES, Segment
@@ -133,7 +133,7 @@ def _read_range(source: Source, file: SourceFile, begin: int, end: int, is_last:
 def _boundary_at(source: Source, file: SourceFile, handle: BinaryIO, nominal: int) -> tuple[int, bool]:
     """Where the text may be cut at or after a nominal offset: a function of the file's bytes alone."""
     reach = 64 << 10
-    context = 4  # a safe cut looks back at most one character
+    context = context_bytes(source)
     while True:
         window = os.pread(handle.fileno(), context + reach, nominal - context)
         is_end = nominal - context + len(window) >= file.size

@@ -150,7 +150,8 @@ def _file_segments(index: int, source: Source, file: SourceFile) -> Iterator[Seg
     kind: Kind = "rows" if file.format == "parquet" else "stream" if file.compression else "range"
     pieces = _row_group_pieces(source, file) if kind == "rows" else _byte_pieces(file)
     for ordinal, (begin, end, nbytes) in enumerate(pieces):
-        fingerprint = digest(source.reading_hash, file.fingerprint, kind, f"{begin}-{end}")
+        # The number after the kind is the version of `find_boundary`: other cuts are other segments.
+        fingerprint = digest(source.reading_hash, file.fingerprint, f"{kind} 2", f"{begin}-{end}")
         is_last = ordinal == len(pieces) - 1
         yield Segment(
             index, kind, file.path, ordinal, nbytes, fingerprint, begin, end, is_last, 1, file.root_length, (file,)

@@ -81,7 +81,8 @@ class Source(BaseModel):
     def reading_hash(self) -> str:
         """Identifies how bytes become documents; part of what a cached token depends on."""
         options = self.model_dump(include={"document", "delimiter", "text_field", "invalid_utf8", "malformed_lines"})
-        return digest("reading-1", repr(sorted(options.items())))
+        version = "reading-1" if self.document in ("file", "line") else "reading-2"
+        return digest(version, repr(sorted(options.items())))
 
 
 @dataclass(frozen=True, slots=True)
