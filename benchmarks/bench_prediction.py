@@ -1,9 +1,9 @@
 """What `headrace plan` predicts against what training then does: tokens/s and peak memory of eleven configs.
 
 Teaches: how far a rehearsal of a few seconds tells the run, in float32 and in bfloat16. None of the configs was used in
-making the prediction. Each side runs in a process of its own; they take turns, and the median pair counts. Training goes
-to its end, with an evaluation, a sample and a checkpoint, which count for memory; tokens/s are those of steps after the
-first two. About ten minutes; `--threads 1` bears noise better.
+making the prediction. Each side runs in a process of its own; they take turns, and the median pair counts. Training
+goes to its end, with an evaluation, a sample and a checkpoint, which count for memory; tokens/s are those of steps
+after the first two. About ten minutes; `--threads 1` bears noise better.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def main() -> int:
     memory = sum(abs(row["memory_bytes_error"]) <= MEMORY_TOLERANCE for row in rows)
     slowest = max(row["prediction_s"] for row in rows)
     print(f"within {SPEED_TOLERANCE:.0%} in speed: {speed} of {len(rows)}; {MEMORY_TOLERANCE:.0%} in memory: {memory}")
-    passed = len(rows) - speed <= int(SPEED_MISSES * len(rows)) and memory == len(rows) and slowest <= PREDICTION_SECONDS
+    passed = (
+        len(rows) - speed <= int(SPEED_MISSES * len(rows)) and memory == len(rows) and slowest <= PREDICTION_SECONDS
+    )
     print(json.dumps({"rows": rows, "speed_within": speed, "memory_within": memory, "passed": passed}))
     return 0 if passed else 1
 

@@ -108,7 +108,9 @@ def test_a_model_in_pieces_is_judged_by_its_piece(tmp_path: Path) -> None:
 
 def test_bfloat16_needs_less_than_float32(tmp_path: Path) -> None:
     config = make(tmp_path)
-    full, half = (recipe.count_memory(config, Execution(32, precision), RUNTIME) for precision in ("float32", "bfloat16"))
+    full, half = (
+        recipe.count_memory(config, Execution(32, precision), RUNTIME) for precision in ("float32", "bfloat16")
+    )
     assert 0 == full.weight_copies < half.weight_copies < full.weights / 2
     assert half.activations < full.activations
     assert half.total < full.total
