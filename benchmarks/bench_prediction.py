@@ -1,9 +1,9 @@
-"""What `headrace plan` predicts against what training then does: tokens/s and peak memory of eight configs.
+"""What `headrace plan` predicts against what training then does: tokens/s and peak memory of eleven configs.
 
-Teaches: how far a rehearsal of a few seconds tells the run. None of the configs was used in making the prediction.
-Each side runs in a process of its own; they take turns, and the median pair counts. Training goes to its end, with an
-evaluation, a sample and a checkpoint, which count for memory; tokens/s are those of steps after the first two. About
-eight minutes; `--threads 1` bears noise better.
+Teaches: how far a rehearsal of a few seconds tells the run, in float32 and in bfloat16. None of the configs was used in
+making the prediction. Each side runs in a process of its own; they take turns, and the median pair counts. Training
+goes to its end, with an evaluation, a sample and a checkpoint, which count for memory; tokens/s are those of steps
+after the first two. About ten minutes; `--threads 1` bears noise better.
 """
 
 from __future__ import annotations
@@ -23,31 +23,36 @@ from corpora import write_text
 from headrace.models.counts import count
 from headrace.recipes.config import Config, Layers
 
-SPEED_TOLERANCE, SPEED_AT_LEAST = 0.15, 7
+SPEED_TOLERANCE, SPEED_MISSES = 0.15, 1 / 8  # so many configs may be off in speed
 MEMORY_TOLERANCE = 0.12
 PREDICTION_SECONDS = 5.0
 WARM_STEPS, LEAST_STEPS, MOST_STEPS, MEASURE_SECONDS = 2, 3, 60, 6.0
 EVALUATION_TOKENS = 2000
 
-# arch, width, layers, vocabulary, length, batch, micro-batch (0: training chooses by measurement)
+# arch, width, feed-forward width (0: by the width), layers, vocabulary, length, batch, micro-batch (0: training chooses
+# by measurement), precision
 CONFIGS = {
-    "half-million": ("qwen3", 64, 5, 3000, 96, 48, 24),
-    "deep": ("qwen3", 128, 10, 2000, 160, 12, 0),
-    "long": ("gpt2", 192, 4, 6000, 512, 6, 3),
-    "small batch": ("qwen3", 384, 3, 4096, 128, 4, 4),
-    "middling": ("gpt2", 320, 5, 10000, 192, 16, 0),
-    "vocabulary": ("qwen3", 256, 2, 32000, 64, 64, 16),
-    "thirty-million": ("qwen3", 512, 8, 12000, 256, 8, 4),
-    "sixty-million": ("gpt2", 704, 7, 24000, 128, 8, 0),
+    "half-million": ("qwen3", 64, 0, 5, 3000, 96, 48, 24, "float32"),
+    "deep": ("qwen3", 128, 0, 10, 2000, 160, 12, 0, "float32"),
+    "long": ("gpt2", 192, 0, 4, 6000, 512, 6, 3, "float32"),
+    "small batch": ("qwen3", 384, 0, 3, 4096, 128, 4, 4, "float32"),
+    "middling": ("gpt2", 320, 0, 5, 10000, 192, 16, 0, "float32"),
+    "vocabulary": ("qwen3", 256, 0, 2, 32000, 64, 64, 16, "float32"),
+    "thirty-million": ("qwen3", 512, 0, 8, 12000, 256, 8, 4, "float32"),
+    "sixty-million": ("gpt2", 704, 0, 7, 24000, 128, 8, 0, "float32"),
+    "deep-bf16": ("qwen3", 128, 0, 10, 2000, 160, 12, 0, "bfloat16"),
+    "wiki-bf16": ("qwen3", 512, 2048, 6, 16000, 256, 16, 0, "bfloat16"),
+    "sixty-bf16": ("gpt2", 704, 0, 7, 24000, 128, 8, 4, "bfloat16"),
 }
 
 
 def make_config(name: str, out: Path, threads: int, num_steps: int = MOST_STEPS) -> Config:
-    arch, width, layers, vocab, length, batch, micro = CONFIGS[name]
+    arch, width, feed_forward, layers, vocab, length, batch, micro, precision = CONFIGS[name]
     values: dict[str, Any] = {
-        "model.arch": arch, "model.d_model": width, "model.num_layers": layers, "model.vocab_size": vocab,
+        "model.arch": arch, "model.d_model": width, "model.d_ff": feed_forward, "model.num_layers": layers,
+        "model.vocab_size": vocab,
         "training.max_length": length, "training.batch_size": batch, "training.micro_batch_size": micro,
-        "training.precision": "float32", "training.max_steps": num_steps, "training.evaluate_every": num_steps,
+        "training.precision": precision, "training.max_steps": num_steps, "training.evaluate_every": num_steps,
         "training.evaluation_tokens": EVALUATION_TOKENS, "training.threads": threads, "training.save_every": num_steps,
         "data.sources": [str(out / "text.txt")], "data.tokenizer": "byte", "data.cache_dir": str(out / "cache"),
         "run.out": tempfile.mkdtemp(prefix=name, dir=out),
@@ -117,7 +122,9 @@ def main() -> int:
     memory = sum(abs(row["memory_bytes_error"]) <= MEMORY_TOLERANCE for row in rows)
     slowest = max(row["prediction_s"] for row in rows)
     print(f"within {SPEED_TOLERANCE:.0%} in speed: {speed} of {len(rows)}; {MEMORY_TOLERANCE:.0%} in memory: {memory}")
-    passed = speed >= min(SPEED_AT_LEAST, len(rows)) and memory == len(rows) and slowest <= PREDICTION_SECONDS
+    passed = (
+        len(rows) - speed <= int(SPEED_MISSES * len(rows)) and memory == len(rows) and slowest <= PREDICTION_SECONDS
+    )
     print(json.dumps({"rows": rows, "speed_within": speed, "memory_within": memory, "passed": passed}))
     return 0 if passed else 1
 

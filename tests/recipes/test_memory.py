@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import UsageError
-from headrace.models.config import ModelConfig
-from headrace.models.network import build
-from headrace.perf.memory import estimated_activation_bytes_per_token
 from headrace.recipes import memory as recipe
 from headrace.recipes.config import Config, Layers
 from headrace.recipes.pretrain import train
-from headrace.training.activations import activation_bytes_per_token
 from headrace.training.step import Execution
 from tests.conftest import make_text
 
@@ -52,13 +48,6 @@ def least(config: Config, micro_batch_size: int, checkpointing: bool) -> int:
 def set_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
     """Free beside what the process has."""
     monkeypatch.setattr(recipe, "available_memory_bytes", lambda: num_bytes - RUNTIME)
-
-
-@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
-def test_the_estimate_of_activations_is_near_what_is_counted(arch: str) -> None:
-    model = ModelConfig(arch=arch, d_model=256, num_layers=4, vocab_size=257, context=64)  # type: ignore[arg-type]
-    counted = activation_bytes_per_token(build(model))
-    assert estimated_activation_bytes_per_token(model) == pytest.approx(counted, rel=0.05)
 
 
 def test_the_smallest_way_of_training_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,3 +104,25 @@ def test_a_model_in_pieces_is_judged_by_its_piece(tmp_path: Path) -> None:
     sharded = make(tmp_path, **{"run.sharding": "fsdp"})
     assert recipe.count_memory(sharded, how, RUNTIME, num_processes=4).optimizer == whole.optimizer // 4
     assert recipe.count_memory(make(tmp_path), how, RUNTIME, num_processes=4) == whole
+
+
+def test_bfloat16_needs_less_than_float32(tmp_path: Path) -> None:
+    config = make(tmp_path)
+    full, half = (
+        recipe.count_memory(config, Execution(32, precision), RUNTIME) for precision in ("float32", "bfloat16")
+    )
+    assert 0 == full.weight_copies < half.weight_copies < full.weights / 2
+    assert half.activations < full.activations
+    assert half.total < full.total
+
+
+def test_the_given_precision_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits in bfloat16 is not refused for the activations of float32."""
+    given = {"training.micro_batch_size": 32, "training.precision": "bfloat16"}
+    config = make(tmp_path, **given)
+    parts = recipe.count_memory(config, Execution(32, "bfloat16"), RUNTIME)
+    set_free(monkeypatch, parts.total - parts.fragmentation)
+    recipe.check_memory(config)
+    config.training.precision = "float32"
+    with pytest.raises(UsageError, match="are free"):
+        recipe.check_memory(config)

@@ -136,7 +136,7 @@ def test_a_config_that_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_is_too_large_to_rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, "count_memory", lambda *_, **__: MemoryParts(1, 1, 1, 1, 1, 1, 1, 1 << 60))
+        patch.setattr(recipe, "count_memory", lambda *_, **__: MemoryParts(1, 0, 1, 1, 1, 1, 1, 1, 1 << 60))
         few = recipe.plan(config)
     assert few.tokens_per_second
     assert any("too large to rehearse whole" in text for text in few.assumptions)

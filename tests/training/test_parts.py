@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from headrace.models.loss import head_loss
 from headrace.models.network import Network, build
 from headrace.training.choose import choose, fastest
 from headrace.training.config import TrainingConfig
+from headrace.training.loop import BatchStream, Loop, Position
 from headrace.training.optimizer import AdamW, Muon, Optimizer, orthogonalise
 from headrace.training.schedule import Limits, learning_rate_factor
 from headrace.training.step import Execution, TrainStep, accumulate
@@ -121,6 +122,33 @@ def test_schedules() -> None:
     for config in (linear, cosine, stable):
         assert learning_rate_factor(config, 0.05) == pytest.approx(0.5)
         assert learning_rate_factor(config, 1.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd"])
+def test_the_learning_rate_falls_to_what_is_asked(schedule: Any) -> None:
+    """Only the first updates of a warm-up have a floor; `final_learning_rate` may be as small as nothing."""
+    network = small()
+    training = TrainingConfig(schedule=schedule, final_learning_rate=0.0, warmup=0.1, max_steps=1000)
+    step = TrainStep(network, Optimizer(network, training), Execution(8), 1.0)
+    loop = Loop(training, Limits(1000, None), cast(BatchStream, _Endless()), step, Position(step=998), _nothing, _save)
+    rates = [info.learning_rate for info in loop.steps()]
+    assert len(rates) == 2
+    assert rates[-1] == training.learning_rate * learning_rate_factor(training, 0.999)
+    assert 0 < rates[-1] < 0.003 * training.learning_rate
+    assert learning_rate_factor(training, 0.0) == 0.01
+
+
+class _Endless:
+    def __next__(self) -> Batch:
+        return random_batch()
+
+
+def _nothing() -> tuple[None, str]:
+    return None, ""
+
+
+def _save(_: bool) -> None:
+    pass
 
 
 def test_the_limit_that_comes_first_ends_the_run() -> None:

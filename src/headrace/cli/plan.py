@@ -108,7 +108,7 @@ def show_plan(plan: Plan) -> None:
     kernel = "oneDNN" if execution.use_onednn else "default kernels"
     display.out.print(f"  computed in {execution.precision} with {kernel}, micro-batch {execution.micro_batch_size}")
     display.out.print(f"  bound by {plan.bound.name}: {plan.bound.evidence}")
-    parts = ", ".join(f"{name} {human_bytes(size)}" for name, size in plan.memory.as_dict().items())
+    parts = ", ".join(f"{name} {human_bytes(size)}" for name, size in plan.memory.as_dict().items() if size)
     display.out.print(f"[bold]{human_bytes(plan.memory.total)}[/] of memory: {parts}")
     free = human_bytes(plan.free_memory_bytes)
     if plan.fits:

@@ -32,6 +32,8 @@ def head_loss(
     gradient already, it is added to on the spot, so a second one never exists: call backward once for every call.
     """
     use_onednn = use_onednn and hidden_ND.dtype == torch.float32
+    if not torch.is_grad_enabled():  # which a Function does not see: its inputs still ask for gradients
+        hidden_ND, weight_VD = hidden_ND.detach(), weight_VD.detach()
     return _HeadLoss.apply(  # type: ignore[no-any-return,no-untyped-call]
         hidden_ND, weight_VD, targets_N, mask_N, scale, use_onednn, chunk_bytes
     )

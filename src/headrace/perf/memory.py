@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from headrace.models.config import ModelConfig
 from headrace.models.counts import Counts
 
-FLOAT_BYTES = 4
+FLOAT_BYTES, BFLOAT16_BYTES = 4, 2
+# Bytes that a block keeps for each token: so many for each of its width, so many for each of its feed-forward width.
+# Counted on networks of several shapes.
+KEPT_BYTES = {
+    ("gpt2", "float32"): (32, 8),
+    ("gpt2", "bfloat16"): (20, 4),
+    ("qwen3", "float32"): (60, 16),
+    ("qwen3", "bfloat16"): (50, 8),
+}
 # PyTorch asks glibc for aligned memory, and to glibc the place of a freed tensor is too small for the next one of its
 # size (docs/design/rehearsal.md). So much of what comes and goes is lost to it, where it was not measured.
 FRAGMENTATION = 0.5
@@ -18,6 +26,8 @@ class MemoryParts:
     """Bytes of each part at the moment when most is held."""
 
     weights: int
+    weight_copies: int
+    """Those of a lower precision, which autocast makes in every forward pass."""
     gradients: int
     optimizer: int
     activations: int
@@ -35,6 +45,7 @@ class MemoryParts:
         """By the names that people see."""
         return {
             "weights": self.weights,
+            "weight copies": self.weight_copies,
             "gradients": self.gradients,
             "optimizer": self.optimizer,
             "activations": self.activations,
@@ -58,6 +69,14 @@ def optimizer_bytes(config: ModelConfig, counts: Counts, optimizer: str) -> int:
     return FLOAT_BYTES * (2 * (counts.num_parameters - muon) + muon)
 
 
+def weight_copy_bytes(config: ModelConfig, precision: str) -> int:
+    """Return the size of autocast's copies of the matrices in the blocks, kept until they are used backwards.
+
+    With gradient checkpointing they are kept as well, to the end of the forward pass: that is when most is held.
+    """
+    return BFLOAT16_BYTES * matrix_parameters(config) if precision == "bfloat16" else 0
+
+
 def memory_parts(
     config: ModelConfig,
     counts: Counts,
@@ -68,6 +87,7 @@ def memory_parts(
     loader_bytes: int,
     runtime_bytes: int,
     num_shards: int = 1,
+    precision: str = "float32",
 ) -> MemoryParts:
     """What training holds at its peak: the end of a forward pass, with the gradients of earlier micro-batches.
 
@@ -78,24 +98,26 @@ def memory_parts(
     weights = FLOAT_BYTES * counts.num_parameters // num_shards
     head_weight = FLOAT_BYTES * config.vocab_size * config.d_model
     logits = min(head_chunk_bytes, FLOAT_BYTES * micro_batch_tokens * config.vocab_size)
+    copies = weight_copy_bytes(config, precision)
     activations = int(micro_batch_tokens * activation_bytes_per_token)
     head_buffer = 2 * logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
     return MemoryParts(
         weights=weights + (head_weight if num_shards > 1 else 0),
+        weight_copies=copies,
         gradients=weights,
         optimizer=optimizer_bytes(config, counts, optimizer) // num_shards,
         activations=activations,
         head_buffer=head_buffer,
-        fragmentation=int(FRAGMENTATION * (weights + activations + head_buffer)),
+        fragmentation=int(FRAGMENTATION * (weights + copies + activations + head_buffer)),
         loader=loader_bytes,
         runtime=runtime_bytes,
     )
 
 
-def estimated_activation_bytes_per_token(config: ModelConfig) -> float:
-    """What the blocks keep for the backward pass in float32, where there is no network to count it on."""
-    widths, feed_forwards = (8, 2) if config.arch == "gpt2" else (15, 4)  # counted on networks of several shapes
-    return FLOAT_BYTES * config.num_layers * (widths * config.d_model + feed_forwards * config.feed_forward)
+def estimated_activation_bytes_per_token(config: ModelConfig, precision: str = "float32") -> float:
+    """Estimate what the blocks keep for the backward pass, where there is no network to count it on."""
+    per_width, per_feed_forward = KEPT_BYTES[config.arch, precision]
+    return config.num_layers * (per_width * config.d_model + per_feed_forward * config.feed_forward)
 
 
 def checkpointed_bytes_per_token(config: ModelConfig, activation_bytes_per_token: float) -> float:

@@ -22,6 +22,7 @@ from headrace.perf.memory import (
 from headrace.perf.units import human_bytes
 from headrace.recipes.config import Config
 from headrace.training.choose import SMALL_CHUNK_BYTES
+from headrace.training.config import TrainingConfig
 from headrace.training.step import Execution
 
 BATCHES_HELD = 4  # by the loader and the step together
@@ -38,7 +39,7 @@ def count_memory(
     model, training = config.model, config.training
     per_token = activation_bytes_per_token
     if per_token is None:
-        per_token = estimated_activation_bytes_per_token(model)
+        per_token = estimated_activation_bytes_per_token(model, execution.precision)
         if execution.gradient_checkpointing:
             per_token = checkpointed_bytes_per_token(model, per_token)
     return memory_parts(
@@ -51,7 +52,13 @@ def count_memory(
         BATCHES_HELD * training.batch_size * (training.max_length + 1) * 4,
         runtime_bytes,
         num_shards=num_processes if config.run.sharding == "fsdp" else 1,
+        precision=execution.precision,
     )
+
+
+def planned_precision(training: TrainingConfig) -> str:
+    """Return the precision to count with before training has chosen one: it begins with float32."""
+    return "float32" if training.precision == "auto" else training.precision
 
 
 def remedies(
@@ -116,7 +123,11 @@ def memory_limit(config: Config, group: Group = ALONE) -> int | None:
         return None
     runtime_bytes = memory_bytes()
     free = _free_bytes(group, runtime_bytes)
-    largest = Execution(training.batch_size // group.world_size, gradient_checkpointing=training.gradient_checkpointing)
+    largest = Execution(
+        training.batch_size // group.world_size,
+        planned_precision(training),
+        gradient_checkpointing=training.gradient_checkpointing,
+    )
     needed = count_memory(config, largest, runtime_bytes, num_processes=group.world_size).total
     return free if needed > free else None
 
@@ -128,9 +139,10 @@ def _free_bytes(group: Group, runtime_bytes: int) -> int:
 
 def _smallest_execution(config: Config) -> Execution:
     """What is given stays; what training chooses by itself, it can choose as small as this."""
-    training = config.training
+    training, precision = config.training, planned_precision(config.training)
     if training.micro_batch_size:
         chunk = SMALL_CHUNK_BYTES if training.memory_budget else CHUNK_BYTES
         checkpointing = training.gradient_checkpointing
-        return Execution(training.micro_batch_size, gradient_checkpointing=checkpointing, head_chunk_bytes=chunk)
-    return Execution(1, gradient_checkpointing=True, head_chunk_bytes=SMALL_CHUNK_BYTES)
+        size = training.micro_batch_size
+        return Execution(size, precision, gradient_checkpointing=checkpointing, head_chunk_bytes=chunk)
+    return Execution(1, precision, gradient_checkpointing=True, head_chunk_bytes=SMALL_CHUNK_BYTES)

@@ -28,7 +28,7 @@ from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
 from headrace.recipes.config import Config
 from headrace.recipes.feed import expected_vocabulary, training_sources
 from headrace.recipes.machine import Machine, know_machine
-from headrace.recipes.memory import count_memory, remedies
+from headrace.recipes.memory import count_memory, planned_precision, remedies
 from headrace.recipes.pretrain import DEFAULT_MINUTES
 from headrace.recipes.rehearse import FEW_LAYERS, quick_execution, rehearse, rehearse_few_layers, warm_up
 from headrace.training.step import Execution
@@ -243,7 +243,8 @@ def _rehearse(
     if 5 * 4 * count(few, training.max_length).num_parameters > LARGEST_REHEARSAL * free:
         assumptions.append("too large to rehearse here: speed is unknown, activations and fragmentation are estimated")
         size = training.micro_batch_size or 1
-        return Execution(size, gradient_checkpointing=training.gradient_checkpointing), None, None
+        precision = planned_precision(training)
+        return Execution(size, precision, gradient_checkpointing=training.gradient_checkpointing), None, None
     execution = quick_execution(model, training)
     if not training.micro_batch_size:
         assumptions.append(f"micro-batches of {execution.micro_batch_size}; training measures which is fastest")

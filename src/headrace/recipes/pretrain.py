@@ -210,6 +210,7 @@ class Pretraining:
             loader_bytes=self.loader.counters().bytes_held,
             runtime_bytes=runtime_bytes,
             num_shards=self._num_shards,
+            precision=training.precision,
         )
         return {
             "activation_bytes_per_token": per_token,

@@ -52,6 +52,8 @@ def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution)
         most_bytes = memory_bytes()
         release_freed_memory()
     rows = min(training.batch_size, 2 * execution.micro_batch_size)  # a pass beside the gradients of another takes most
+    if not stage.is_dry:  # one step may have to do, and most is held once there are averages beside the activations
+        stage.take_dry_step(1)
     began = time.perf_counter()
     for number in range(MOST_DRY_STEPS):
         stage.take_dry_step(rows)
@@ -103,10 +105,15 @@ class _Stage:
             accumulate(self.network, batch, at_once, {"forward": 0.0, "backward": 0.0})
         self.network.zero_grad(set_to_none=True)
 
+    @property
+    def is_dry(self) -> bool:
+        """Whether products can be left out of steps."""
+        return has_onednn() and self._execution.precision == "float32" and best_device().type == "cpu"
+
     @contextmanager
     def _dry(self) -> Iterator[Execution]:
-        """The execution with which products are left out, where they can be (training/dry.py)."""
-        if has_onednn() and self._execution.precision == "float32" and best_device().type == "cpu":
+        """Yield the execution with which products are left out, where they can be (training/dry.py)."""
+        if self.is_dry:
             with WithoutProducts():
                 yield replace(self._execution, use_onednn=True)
         else:

@@ -13,7 +13,10 @@ LENGTH = 16
 
 
 def activation_bytes_per_token(network: Network, precision: str = "float32") -> float:
-    """Bytes that a forward pass keeps for each token, parameters aside; the head's loss keeps nothing of this kind."""
+    """Count the bytes that a forward pass keeps for each token; the head's loss keeps nothing of this kind.
+
+    A second row keeps as much again, except of what all rows share: autocast's copies of the weights, rotary tables.
+    """
     kept = _kept_per_token(network, precision)
     if network.checkpoint_blocks:  # one block at a time is computed again, with all that it keeps
         network.checkpoint_blocks = False
@@ -23,6 +26,13 @@ def activation_bytes_per_token(network: Network, precision: str = "float32") -> 
 
 
 def _kept_per_token(network: Network, precision: str) -> float:
+    length = min(LENGTH, network.config.context)
+    one, two = (kept_bytes(network, precision, rows, length) for rows in (1, 2))
+    return (two - one) / length
+
+
+def kept_bytes(network: Network, precision: str, rows: int, length: int) -> int:
+    """Count the bytes that a forward pass of so many tokens keeps for its backward pass, parameters aside."""
     own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
     storages: dict[int, int] = {}
     alive: list[Tensor] = []  # or a freed storage's address would be counted once for two tensors
@@ -34,8 +44,7 @@ def _kept_per_token(network: Network, precision: str) -> float:
             alive.append(tensor)
         return tensor
 
-    length = min(LENGTH, network.config.context)
-    tokens = torch.zeros(1, length, dtype=torch.int64, device=network.head_weight_VD.device)
+    tokens = torch.zeros(rows, length, dtype=torch.int64, device=network.head_weight_VD.device)
     with torch.enable_grad(), autocast(network, precision), saved_tensors_hooks(note, lambda tensor: tensor):
         network(tokens)
-    return sum(storages.values()) / length
+    return sum(storages.values())

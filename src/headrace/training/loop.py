@@ -16,7 +16,6 @@ from headrace.training.schedule import Limits, learning_rate_factor
 from headrace.training.step import TokenBatch, TrainStep
 
 MAX_BAD_STEPS = 5
-LEAST_FACTOR = 0.01  # the first update of a warm-up must not be nothing
 STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
 TRAINING_STAGES = ("data wait", "forward", "backward", "aggregation", "optimizer")
 
@@ -108,7 +107,6 @@ class Loop:
             step_began = time.perf_counter()
             progress = self._limits.progress(position.step, position.elapsed_s)
             factor = learning_rate_factor(self._config, max(progress, self._limits.progress(1, 0.0)))
-            factor = max(factor, LEAST_FACTOR)
             batch = next(self._batches)
             waited = time.perf_counter() - step_began
             result = self._train_step(batch, factor)

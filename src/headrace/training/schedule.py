@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from headrace.training.config import TrainingConfig
 
+LEAST_WARMUP_FACTOR = 0.01  # the first update of a warm-up must not be nothing
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -30,10 +32,10 @@ def learning_rate_factor(config: TrainingConfig, progress: float) -> float:
 
     >>> config = TrainingConfig(schedule="linear", warmup=0.1, final_learning_rate=0.0)
     >>> [round(learning_rate_factor(config, p), 2) for p in (0.0, 0.05, 0.1, 0.55, 1.0)]
-    [0.0, 0.5, 1.0, 0.5, 0.0]
+    [0.01, 0.5, 1.0, 0.5, 0.0]
     """
     if progress < config.warmup:
-        return progress / config.warmup
+        return max(progress / config.warmup, LEAST_WARMUP_FACTOR)
     start = config.warmup if config.schedule != "wsd" else max(config.warmup, 1 - config.decay)
     if progress <= start:
         return 1.0
