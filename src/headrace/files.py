@@ -97,6 +97,8 @@ def writing_failed(path: Path, problem: OSError) -> CacheError:
             f"{path}: the disk is full. Free some space or choose another folder with --out, and run the same"
             " command again: what is sealed already is kept."
         )
+    if problem.errno == errno.EFBIG:
+        return CacheError(f"{path}: would be larger than a file may be here. Raise the limit (`ulimit -f unlimited`).")
     if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return CacheError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.")
     return CacheError(f"{path}: cannot be written ({problem.strerror or problem}).")

@@ -50,6 +50,7 @@ class TrainingDisplay:
         self._shown_s = 0.0
         self._sample = ""
         self._validation = ""
+        self._num_warned = 0
         self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
 
     def __enter__(self) -> TrainingDisplay:
@@ -71,6 +72,9 @@ class TrainingDisplay:
 
     def update(self, info: StepInfo) -> None:
         self._losses.append(info.loss)
+        for warning in self._pretraining.run.warnings[self._num_warned :]:
+            err.print(f"[yellow]warning:[/] {escape(warning)}")
+            self._num_warned += 1
         if info.evaluation is not None:
             self._validation = f"{info.evaluation.loss:.4f} ({info.evaluation.bits_per_byte:.3f} bits/byte)"
         self._sample = info.sample or self._sample

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -269,18 +269,22 @@ class Pretraining:
         if position.step == 0:
             with self._whole() as network:
                 run.first_sample = self._sample(network) if self.group.is_main else ""
-            self.folder.add_sample(0, run.first_sample)
+            with self._going_on_without("samples.txt"):
+                self.folder.add_sample(0, run.first_sample)
         cpu_began, began = cpu_seconds(), time.perf_counter()
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
                 tally.add(info)
                 run.update(info, tally, self.counts.training_flops_per_token, self.peak_flops)
                 if info.sample:
-                    self.folder.add_sample(info.step, info.sample)
+                    with self._going_on_without("samples.txt"):
+                        self.folder.add_sample(info.step, info.sample)
                 line = as_metrics(info, self._gauges(info))
-                metrics.write(json.dumps(line) + "\n")
+                with self._going_on_without("metrics.jsonl"):
+                    metrics.write(json.dumps(line) + "\n")
                 for hook in self._hooks:
-                    hook(line)
+                    with self._going_on_without("tensorboard"):
+                        hook(line)
                 yield info
         wall = time.perf_counter() - began
         run.was_stopped = self.loop.was_stopped
@@ -292,6 +296,16 @@ class Pretraining:
             self._describe_corpus()
         self.folder.write_json("summary.json", run.as_json())
         self.group.wait_for_all("waiting for rank 0 to finish")  # who leaves early would be taken for lost
+
+    @contextmanager
+    def _going_on_without(self, name: str) -> Iterator[None]:
+        """Train on when a record of the run cannot be written: a checkpoint is worth more than it. Said once."""
+        try:
+            yield
+        except OSError as problem:
+            warning = f"{self.folder.path / name}: cannot be written ({problem.strerror}). Training goes on without it."
+            if warning not in self.run.warnings:
+                self.run.warnings.append(warning)
 
     def _gauges(self, info: StepInfo) -> dict[str, Any]:
         """What the process and the loader show at this moment, for metrics.jsonl."""
@@ -359,5 +373,5 @@ class Pretraining:
             "environment": environment(),
             "processes": self.group.world_size,
         }
-        self._describe_corpus()
         self._checkpoints.save(self.loop.position.step, network, optimizer, self.tokenizer, state, is_best)
+        self._describe_corpus()

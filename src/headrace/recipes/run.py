@@ -34,6 +34,8 @@ class Run:
     first_sample: str = ""
     last_sample: str = ""
     was_stopped: bool = False
+    warnings: list[str] = field(default_factory=list)
+    """What went wrong without ending the run."""
 
     def as_json(self) -> dict[str, Any]:
         values = asdict(self)
