@@ -7,13 +7,23 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.data import build
+from headrace.data.batch import Assembler
+from headrace.data.encoders import ByteEncoder
+from headrace.data.plan import plan_cache
+from headrace.data.sources import as_sources
+from headrace.data.tokenizers import load_tokenizer
 from headrace.errors import HeadraceError
 from headrace.recipes.config import Layers
 from headrace.recipes.folder import MetricsFile
@@ -166,3 +176,105 @@ def test_the_corpus_is_described_after_the_checkpoint_is_safe(
         with pytest.raises(HeadraceError, match="the disk is full"):
             list(training.steps())
     assert (tmp_path / "run" / "checkpoints" / "last" / "state.json").exists()
+
+
+class Asked(BaseException):
+    """What a signal handler raises."""
+
+
+@pytest.fixture
+def interrupt() -> Any:
+    """Have an exception raised in the main thread by a signal, after a moment."""
+
+    def ask(_signal: int, _frame: object) -> None:
+        raise Asked
+
+    before = signal.signal(signal.SIGALRM, ask)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.2)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_ends_the_wait_for_a_tokenizer_that_is_being_learned(interrupt: Callable[[], None]) -> None:
+    """Learning happens in native code, where Python's signal handlers are not called."""
+    gate = threading.Event()
+
+    def documents() -> Any:
+        yield b"the mill wheel turns " * 100
+        gate.wait()  # as native code that does not return; but this can be let go
+
+    interrupt()
+    with pytest.raises(Asked):
+        load_tokenizer("bpe:300", documents)
+    assert not gate.is_set()
+    gate.set()
+
+
+def test_closing_a_builder_does_not_wait_for_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment may take minutes with a slow tokenizer; a piece of it takes a moment."""
+    (tmp_path / "corpus.txt").write_text(make_text(200_000))
+    is_working, may_go_on = threading.Event(), threading.Event()
+    num_pieces = 0
+
+    def encode(self: ByteEncoder, pieces: list[bytes]) -> Any:
+        nonlocal num_pieces
+        num_pieces += 1
+        is_working.set()
+        may_go_on.wait()
+        return original(self, pieces)
+
+    original = ByteEncoder.encode
+    monkeypatch.setattr(ByteEncoder, "encode", encode)
+    encode_documents = build.encode_documents
+    monkeypatch.setattr(build, "encode_documents", lambda *arguments: encode_documents(*arguments, nbytes=1000))
+    cache = plan_cache(as_sources(tmp_path / "corpus.txt"), "byte", tmp_path / "cache")
+    with build.Builder(cache, num_workers=1) as builder:
+        is_working.wait()
+        builder._stopping.set()
+        may_go_on.set()
+    assert num_pieces <= 2
+    assert builder.failure is None
+    assert not list((tmp_path / "cache" / "tmp").iterdir())
+
+
+def test_a_stop_while_waiting_for_text_saves_and_ends(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch is not there for as long as its segment is tokenised."""
+    released = threading.Event()
+    original = Assembler.batches
+
+    def batches(self: Assembler, step: int, count: int) -> Any:
+        if step >= 3:
+            released.wait()
+        return original(self, step, 1 if step < 3 else count)
+
+    layers = Layers()
+    layers.add(tiny_run.settings(corpus, tmp_path / "run", **{"data.prefetch_batches": 1}), "the test")
+    asked = threading.Event()
+    with Pretraining(layers.build(), asked.is_set) as training:
+        monkeypatch.setattr(Assembler, "batches", batches)
+        training.loader.seek(0)
+        for info in training.steps():
+            if info.step == 3:
+                asking = threading.Timer(0.3, asked.set)  # while the fourth batch is waited for
+                asking.start()
+        released.set()
+    assert training.run.was_stopped
+    state = json.loads((tmp_path / "run" / "checkpoints" / "last" / "state.json").read_text())
+    assert state["step"] == state["loader"]["step"] == 3
+
+
+def test_sigterm_while_tokenising_ends_with_3(tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text(make_text(1_000_000) * 30)
+    arguments = ["prepare", str(tmp_path / "corpus.txt"), "--tokenizer", "bpe:500", "--out", str(tmp_path / "cache")]
+    with subprocess.Popen([sys.executable, "-m", "headrace", *arguments], stderr=subprocess.PIPE, text=True) as child:
+        while not list(tmp_path.glob("cache/tmp/*/tokens")):
+            assert child.poll() is None
+            time.sleep(0.01)
+        child.send_signal(signal.SIGTERM)
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == 3
+    assert "Traceback" not in said
+    assert said.endswith("error: stopped. What is sealed is kept: the same command goes on from there.\n")
+    assert not list(tmp_path.glob("cache/tmp/*"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -187,6 +188,9 @@ def main() -> NoReturn:
     if lost is not None:
         display.show_error(f"standard output: cannot be written ({lost.strerror}). Files are not affected.")
         code = code or 1
+    if code == EXIT_STOPPED and threading.active_count() > 1:
+        sys.stderr.flush()
+        os._exit(code)  # what these threads are in the middle of need not be waited for
     sys.exit(code)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.encoders import CHARACTER_PATTERN, Encoder, make_encoder
+from headrace.data.interruptible import run_interruptibly
 from headrace.errors import TokenizerError, UsageError
 from headrace.files import digest
 
@@ -189,7 +190,8 @@ def _train_bpe(spec: str, sample: Iterator[bytes]) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator((document.decode() for document in sample), trainer)
+    documents = (document.decode() for document in sample)
+    run_interruptibly(lambda: backend.train_from_iterator(documents, trainer))
     return _finish(spec, backend)
 
 

@@ -46,7 +46,7 @@ from headrace.training.checkpoint import (
 )
 from headrace.training.choose import choose
 from headrace.training.evaluate import Evaluation, Evaluator
-from headrace.training.loop import BatchStream, Loop, Position, StepInfo, Tally, as_metrics
+from headrace.training.loop import BatchStream, Loop, Position, StepInfo, StopWaiting, Tally, as_metrics
 from headrace.training.optimizer import Optimizer
 from headrace.training.parallel import share_out
 from headrace.training.schedule import Limits
@@ -143,6 +143,8 @@ class Pretraining:
             prepare_corpus(config, group)  # with all cores of a machine
             group.keep_to_own_cores()
         self.loader = stack.enter_context(open_training(config, group.rank, group.world_size))
+        if group.world_size == 1:  # several processes can only stop together, at the end of a step
+            self.loader.call_while_waiting(self._stop_waiting)
         check_same_corpus(self.loader.state(), group)
         self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
@@ -296,6 +298,10 @@ class Pretraining:
             self._describe_corpus()
         self.folder.write_json("summary.json", run.as_json())
         self.group.wait_for_all("waiting for rank 0 to finish")  # who leaves early would be taken for lost
+
+    def _stop_waiting(self) -> None:
+        if self._should_stop():
+            raise StopWaiting
 
     @contextmanager
     def _going_on_without(self, name: str) -> Iterator[None]:

@@ -21,6 +21,10 @@ STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkp
 TRAINING_STAGES = ("data wait", "forward", "backward", "aggregation", "optimizer")
 
 
+class StopWaiting(Exception):  # noqa: N818 - a request, not an error
+    """Raised by a stream of batches to say that the next need not be waited for: somebody asked to stop."""
+
+
 class BatchStream(Protocol):
     """Endless batches that know where they are; the data engine's `Loader` is one."""
 
@@ -109,7 +113,12 @@ class Loop:
             progress = self._limits.progress(position.step, position.elapsed_s)
             factor = learning_rate_factor(self._config, max(progress, self._limits.progress(1, 0.0)))
             factor = max(factor, LEAST_FACTOR)
-            batch = next(self._batches)
+            try:
+                batch = next(self._batches)
+            except StopWaiting:
+                self.was_stopped = True
+                self._save(False)
+                return
             waited = time.perf_counter() - step_began
             result = self._train_step(batch, factor)
             position.step += 1
