@@ -15,6 +15,7 @@ from torch import Tensor
 from headrace.errors import UsageError
 from headrace.generation.generate import Sampling, continue_text
 from headrace.machine.allocator import keep_freed_memory, release_freed_memory
+from headrace.machine.contention import ProcessorTime
 from headrace.machine.device import best_device
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes, peak_memory_bytes
 from headrace.machine.group import join
@@ -143,8 +144,6 @@ class Pretraining:
             prepare_corpus(config, group)  # with all cores of a machine
             group.keep_to_own_cores()
         self.loader = stack.enter_context(open_training(config, group.rank, group.world_size))
-        if group.world_size == 1:  # several processes can only stop together, at the end of a step
-            self.loader.call_while_waiting(self._stop_waiting)
         check_same_corpus(self.loader.state(), group)
         self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
@@ -190,7 +189,7 @@ class Pretraining:
         if state is not None and num_processes_of(state) == self.group.world_size:
             self.peak_flops = state["peak_flops"]
         else:
-            self.peak_flops = self.group.world_size * measure_peak_flops(self.execution.dtype)
+            self.peak_flops = self.group.world_size * self._measure_peak()
         facts = {**environment(), "peak_flops": self.peak_flops, "execution": asdict(self.execution)}
         facts |= self._instruments(runtime_bytes)
         release_freed_memory()  # measuring a peak takes large matrices
@@ -220,6 +219,12 @@ class Pretraining:
             "machine": asdict(machine) if machine else None,
             "scaling": self._scaling,
         }
+
+    def _measure_peak(self) -> float:
+        """Measure what one process reaches; what was reached on this machine before counts too, when it is busy now."""
+        execution, machine = self.execution, self._machine
+        known = machine.measurements.peak_flops(execution.precision, execution.threads) if machine else None
+        return max(measure_peak_flops(execution.dtype), known or 0.0)
 
     def _memory_bandwidth(self) -> float | None:
         """Of where the network lives; that of an accelerator is not measured."""
@@ -267,6 +272,8 @@ class Pretraining:
     def steps(self) -> Iterable[StepInfo]:
         """Train, keeping the run directory up to date; then complete `run`."""
         run, position = self.run, self.loop.position
+        if self.group.world_size == 1:  # several processes can only stop together, at the end of a step
+            self.loader.call_while_waiting(self._stop_waiting)
         tally = Tally(position.tokens, position.elapsed_s)
         if position.step == 0:
             with self._whole() as network:
@@ -274,10 +281,14 @@ class Pretraining:
             with self._going_on_without("samples.txt"):
                 self.folder.add_sample(0, run.first_sample)
         cpu_began, began = cpu_seconds(), time.perf_counter()
+        processor_began, looked_s = ProcessorTime.now(), began
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
                 tally.add(info)
                 run.update(info, tally, self.counts.training_flops_per_token, self.peak_flops)
+                if info.is_last or time.perf_counter() - looked_s > 1.0:  # looking costs half a millisecond
+                    looked_s = time.perf_counter()
+                    run.processor_taken_percent = ProcessorTime.now().taken_percent_since(processor_began)
                 if info.sample:
                     with self._going_on_without("samples.txt"):
                         self.folder.add_sample(info.step, info.sample)
