@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -74,7 +75,8 @@ def write_atomically(path: Path, data: bytes, temporary: Path | None = None) -> 
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as problem:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a read-only disk not even what is not there can be removed
+            temporary.unlink()
         raise writing_failed(path, problem) from problem
 
 
