@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -75,7 +76,8 @@ def write_atomically(path: Path, data: bytes, temporary: Path | None = None) -> 
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as problem:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a read-only disk not even what is not there can be removed
+            temporary.unlink()
         raise writing_failed(path, problem) from problem
 
 
@@ -108,6 +110,8 @@ def writing_failed(path: Path, problem: OSError) -> CacheError:
             f"{path}: the disk is full. Free some space or choose another folder with --out, and run the same"
             " command again: what is sealed already is kept."
         )
+    if problem.errno == errno.EFBIG:
+        return CacheError(f"{path}: would be larger than a file may be here. Raise the limit (`ulimit -f unlimited`).")
     if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return CacheError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.")
     return CacheError(f"{path}: cannot be written ({problem.strerror or problem}).")

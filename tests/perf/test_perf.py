@@ -44,6 +44,15 @@ def test_computing_is_told_apart_by_the_peak() -> None:
     assert "unknown" in breakdown.find_bottleneck(shares, None).evidence
 
 
+def test_what_others_take_comes_before_every_stage() -> None:
+    shares = breakdown.break_down({"data wait": 6.0, "forward": 1.0, "backward": 2.0})
+    found = breakdown.find_bottleneck(shares, 3.0, taken_percent=70.0)
+    assert found.name == "processor taken by others"
+    assert "70%" in found.evidence
+    assert breakdown.find_bottleneck(shares, 3.0, taken_percent=5.0).name == "data wait"
+    assert breakdown.find_bottleneck(shares, 3.0, taken_percent=None).name == "data wait"
+
+
 def test_work_by_part_and_phase() -> None:
     work = flops.count_work(MODEL, sequence_length=32, num_tokens=10, optimizer="muon")
     assert work.flops["head"]["forward"] == 2 * 100 * 64 * 10

@@ -20,7 +20,9 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     def measure(folder: Path, usable_threads: int) -> Measurements:
         times.append(usable_threads)
         rates = {"float32": {1: 1e11, 2: 2e11}, "bfloat16": {1: 2e11, 2: 4e11}}
-        return Measurements(rates, 2e10, None, 1e9, busy_cores=1.5)
+        return Measurements(rates, 2e10, None, 1e9, busy_cores=1.5, taken_percent=taken_percent)
+
+    taken_percent = 0.0
 
     monkeypatch.setattr(recipe, "measure", measure)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
@@ -36,6 +38,20 @@ def test_a_machine_is_measured_once(measured: list[int]) -> None:
     assert second.measurements == first.measurements
     recipe.know_machine(fresh=True)
     assert len(measured) == 2
+
+
+def test_a_disturbed_measurement_is_said_and_not_remembered(
+    command: Command, monkeypatch: pytest.MonkeyPatch, measured: list[int]
+) -> None:
+    quiet = recipe.know_machine().measurements
+    busy = Measurements({"float32": {1: 1e10}, "bfloat16": {1: 1e10}}, 2e9, None, 1e8, 1.5, taken_percent=60.0)
+    monkeypatch.setattr(recipe, "measure", lambda *_: busy)
+    code, out, _ = command("machine", "--fresh")
+    assert code == 0
+    assert "other programs had the processor for 60% of the time meanwhile" in " ".join(out.split())
+    known = recipe.remembered_machine()
+    assert known is not None
+    assert known.measurements == quiet, "what was measured in peace stays"
 
 
 def test_damaged_or_unwritable_memory_is_measured_anew(measured: list[int], tmp_path: Path) -> None:

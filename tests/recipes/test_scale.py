@@ -32,6 +32,15 @@ def measured(way: Way, tokens_per_second: float) -> Measured:
     )  # fmt: skip
 
 
+def worker(step_s: float, taken_percent: float | None) -> dict[str, Any]:
+    """What a worker of one process writes down."""
+    return {
+        "steps_s": [step_s], "stages_s": {"forward": step_s, "backward": 0.0, "optimizer": 0.0}, "aggregation_s": [],
+        "cpu_cores": 1.0, "peak_memory_bytes": 1 << 20, "taken_percent": taken_percent,
+        "gradient_bytes": 8, "last_gradient_bytes": 4, "all_reduce_bytes_per_second": None,
+    }  # fmt: skip
+
+
 def scaling(speeds: dict[Way, float]) -> Scaling:
     return Scaling(2, 64, "ddp", [measured(way, speed) for way, speed in speeds.items()], None, "today")
 
@@ -52,6 +61,8 @@ def test_updates_are_measured_in_processes_of_their_own(sharding: str) -> None:
     assert two.expected_speedup is not None
     assert all(way.memory_bytes_per_worker > 10 << 20 and way.cpu_cores > 0 for way in result.measured)
     assert result.all_reduce_bytes_per_second is not None
+    for way in result.measured:
+        way.taken_percent = None  # whatever else runs beside this test
     remember(config, result)
     assert remembered_scaling(config) == json.loads(json.dumps(result.as_json()))
 
@@ -85,6 +96,41 @@ def test_only_what_was_measured_for_this_config_is_remembered() -> None:
     for section, change in (("model", {"d_model": 64}), ("training", {"batch_size": 8}), ("run", {"sharding": "fsdp"})):
         other = Config.model_validate({**SMALL, section: {**SMALL.get(section, {}), **change}})
         assert remembered_scaling(other) is None
+
+
+def test_runs_that_others_disturbed_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = iter([worker(7.0, 80.0), worker(1.0, 2.0), worker(5.0, 40.0)])
+    monkeypatch.setattr("headrace.recipes.scale._run", lambda *_: [next(runs)])
+    config = Config.model_validate(SMALL)
+    result = scale(config, [Way(1, 2)], num_repeats=3)
+    assert result.measured[0].tokens_per_second == pytest.approx(64.0)
+    assert result.taken_percent == 2.0
+    remember(config, result)
+    assert remembered_scaling(config) is not None
+
+
+def test_a_disturbed_measurement_is_said_and_not_remembered(
+    monkeypatch: pytest.MonkeyPatch, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    """On a busy machine 2 threads came out as 0.14 times one, and `run.processes=auto` believed it for ever."""
+    monkeypatch.setattr("headrace.recipes.scale._run", lambda way, *_: [worker(float(way.threads), 55.0)])
+    config = Config.model_validate(SMALL)
+    result = scale(config, [Way(1, 1), Way(1, 2)])
+    remember(config, result)
+    assert remembered_scaling(config) is None
+
+    warnings: list[str] = []
+    monkeypatch.setattr(parallel, "scale", lambda *_, **__: result)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(parallel, "ways_for_all", lambda *_: [Way(1, 1), Way(1, 2)])
+    parallel.best_processes(Config.model_validate({**SMALL, "run": {"processes": "auto"}}), warnings.append)
+    assert len(warnings) == 1
+    assert "other programs had the processor for up to 55% of the time" in warnings[0]
+    from headrace.cli import scale as cli
+
+    monkeypatch.setattr(cli, "measure", lambda *_: result)
+    _, out, _ = command("scale", "--preset", "demo")
+    assert "disturbed: other programs had the processor for up to 55% of the time" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("better", [Way(1, 2), Way(2, 1)])

@@ -35,6 +35,10 @@ def show_error(message: str) -> None:
     err.print(f"[bold red]error:[/] {escape(message)}")
 
 
+def show_warning(message: str) -> None:
+    err.print(f"[yellow]warning:[/] {escape(message)}")
+
+
 class BuildDisplay:
     """Follows a build; knows its rates."""
 
@@ -212,7 +216,7 @@ def show_run(run: dict[str, Any]) -> None:
     shares = break_down(run["seconds"])
     parts = ", ".join(f"{share.stage} {share.percent:.1f}%" for share in shares)
     out.print(f"  time {human_time(run['train_seconds'])}: {parts}")
-    bottleneck = find_bottleneck(shares, run["percent_of_peak"])
+    bottleneck = find_bottleneck(shares, run["percent_of_peak"], run["processor_taken_percent"])
     out.print(f"  bottleneck: {bottleneck.name} ({bottleneck.evidence})")
     out.print(
         f"  {run['tokens_per_second']:,.0f} tokens/s over all,"

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from headrace.cli import display
 from headrace.cli.training import AsJson
+from headrace.machine.contention import is_disturbed
 from headrace.machine.measure import BUSY_CORES
 from headrace.perf.units import human_bytes
 from headrace.recipes.machine import know_machine
@@ -60,9 +61,14 @@ def show_machine(facts: dict[str, Any]) -> None:
     display.out.print(table)
     origin = "remembered" if facts["is_remembered"] else "measured"
     display.out.print(f"[dim]{origin}, {facts['measured_at']}, fingerprint {facts['fingerprint']}[/]")
-    if measured["busy_cores"] > BUSY_CORES:
+    if is_disturbed(measured["taken_percent"]):
         display.out.print(
-            f"[yellow]other processes used {measured['busy_cores']:.1f} cores meanwhile:[/] the rates are too low;"
+            f"[yellow]other programs had the processor for {measured['taken_percent']:.0f}% of the time meanwhile:[/]"
+            " the rates are too low, and are not remembered"
+        )
+    elif measured["busy_cores"] > BUSY_CORES:
+        display.out.print(
+            f"[yellow]other processes used {measured['busy_cores']:.1f} cores meanwhile:[/] the rates may be too low;"
             " measure again with --fresh when the machine is quiet"
         )
 

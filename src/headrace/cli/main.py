@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast, get_args
 
@@ -12,6 +13,7 @@ import typer
 
 from headrace import __version__
 from headrace.cli import bench, display, machine, plan, report, scale, training, tune
+from headrace.cli.streams import lost_output, steady_streams
 from headrace.data.cache import Cache
 from headrace.data.loader import DEFAULT_TOKENIZER
 from headrace.data.plan import default_cache_dir
@@ -190,16 +192,31 @@ def _stop() -> NoReturn:
 
 def main() -> NoReturn:
     """The entry point: user errors become one line and an exit code; a traceback means a bug of ours."""
+    steady_streams()
     on_stop_signals(_stop)
     end_with_starter()
-    code = 0
+    code = _run()
+    lost = lost_output()
+    if lost is not None:
+        display.show_error(f"standard output: cannot be written ({lost.strerror}). Files are not affected.")
+        code = code or 1
+    if code == EXIT_STOPPED and threading.active_count() > 1:
+        sys.stderr.flush()
+        os._exit(code)  # what these threads are in the middle of need not be waited for
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command that the arguments name; return the exit code."""
     try:
         app(prog_name="headrace")
+    except SystemExit as leaving:  # how typer ends, also when all went well
+        return leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
     except HeadraceError as problem:
         display.show_error(f"rank {os.environ['RANK']}: {problem}" if is_joined() else str(problem))
-        code = problem.exit_code
+        return problem.exit_code
     except Stopped:
         if os.environ.get("RANK", "0") == "0":
             display.show_error("stopped. What is sealed is kept: the same command goes on from there.")
-        code = EXIT_STOPPED
-    sys.exit(code)
+        return EXIT_STOPPED
+    return 0

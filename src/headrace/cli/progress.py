@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.display import err, show_notices
+from headrace.cli.display import err, show_notices, show_warning
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.perf.speed import data_wait_grade
 from headrace.perf.units import human_bytes, human_count, human_percent, human_time
@@ -50,6 +50,7 @@ class TrainingDisplay:
         self._shown_s = 0.0
         self._sample = ""
         self._validation = ""
+        self._num_warned = 0
         self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
 
     def __enter__(self) -> TrainingDisplay:
@@ -72,6 +73,9 @@ class TrainingDisplay:
 
     def update(self, info: StepInfo) -> None:
         self._losses.append(info.loss)
+        for warning in self._pretraining.run.warnings[self._num_warned :]:
+            show_warning(warning)
+            self._num_warned += 1
         if info.evaluation is not None:
             self._validation = f"{info.evaluation.loss:.4f} ({info.evaluation.bits_per_byte:.3f} bits/byte)"
         self._sample = info.sample or self._sample
@@ -97,7 +101,7 @@ class TrainingDisplay:
             "tokens/s": f"{run.tokens_per_second:,.0f}",
             "of_peak": human_percent(run.percent_of_peak),
             "data_wait": f"{wait:.2f}% ({data_wait_grade(wait)})",
-            "bottleneck": find_bottleneck(shares, run.percent_of_peak).name,
+            "bottleneck": find_bottleneck(shares, run.percent_of_peak, run.processor_taken_percent).name,
             "left": human_time(left),
         }
 

@@ -12,9 +12,10 @@ from rich.table import Table
 from headrace.cli import display
 from headrace.cli.training import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
+from headrace.machine.contention import is_disturbed
 from headrace.machine.cores import usable_cores
 from headrace.perf.units import human_bytes
-from headrace.recipes.scale import Scaling, Way, remember, ways_to_scale
+from headrace.recipes.scale import Scaling, Way, describe_disturbance, remember, ways_to_scale
 from headrace.recipes.scale import scale as measure
 
 HEADINGS = ("", "tokens/s", "times", "expected", "efficiency", "memory", "cores", "waiting")
@@ -61,6 +62,8 @@ def show_scaling(result: Scaling) -> None:
     display.out.print(table)
     for failure in result.failures:
         display.out.print(f"[red]failed:[/] {escape(failure)}")
+    if is_disturbed(result.taken_percent):
+        display.out.print(f"[yellow]disturbed:[/] {describe_disturbance(result)}")
     best = result.best
     for way in result.measured:
         bar = "█" * round(PLOT_WIDTH * way.tokens_per_second / best.tokens_per_second)

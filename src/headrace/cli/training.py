@@ -101,7 +101,7 @@ def _num_processes(config: Config) -> int:
     if config.run.processes != "auto":
         return config.run.processes
     with display.spinner("Measuring whether threads or processes are faster"):
-        return best_processes(config)
+        return best_processes(config, display.show_warning)
 
 
 def _follow(pretraining: Pretraining) -> None:

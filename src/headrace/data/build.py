@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 
 from headrace.data.cache import MANIFEST, PARTIAL, Cache, Entry
@@ -19,10 +21,11 @@ from headrace.data.encoders import Encoder
 from headrace.data.readers import Chunk, Reader
 from headrace.data.reuse import Reuse
 from headrace.data.segments import Segment
-from headrace.data.shards import MemberInfo, ShardInfo
+from headrace.data.shards import MemberInfo, ShardInfo, TokenArray
 from headrace.errors import CacheError, HeadraceError, UsageError
 from headrace.files import digest
 
+Put = Callable[[TokenArray, npt.NDArray[np.int64]], None]
 SAVE_SECONDS = 5.0
 # A worker holds a chunk, its documents, a MiB of tokens, and its tokenizer with a cache of words.
 WORKER_BYTES = 80 << 20
@@ -37,6 +40,10 @@ def check_memory_budget(budget: int | None) -> None:
             f"memory_budget {budget / 2**20:.1f} MiB is too small: tokenising needs at least"
             f" {MINIMUM_MEMORY_BYTES >> 20} MiB"
         )
+
+
+class _Closed(Exception):  # noqa: N818 - a way out, not an error
+    """The builder was closed while a worker was in the middle of a segment."""
 
 
 @dataclass
@@ -123,7 +130,7 @@ class Builder:
         return True
 
     def close(self) -> None:
-        """Stop after the segments that are being worked on; what is sealed stays, and a later start goes on from it."""
+        """Stop, leaving out what is half done; what is sealed stays, and a later start goes on from it."""
         self._stopping.set()
         if not self.cache.is_complete:
             self.cache.fail(CacheError(f"{self.cache.path}: the builder was closed before the cache was complete."))
@@ -167,6 +174,8 @@ class Builder:
                 self._after_segment(index)
                 if anonymous_bytes() > self._memory_limit:
                     encoder.recycle()
+        except _Closed:
+            pass
         except BaseException as problem:
             self._fail(problem)
         finally:
@@ -254,7 +263,8 @@ class Builder:
                 else:
                     num_fresh += 1
                     own = Counter()
-                    encode_documents(member.documents(own), member.is_open, self.cache.tokenizer, encoder, writer.add)
+                    put = self._unless_closed(writer.add)
+                    encode_documents(member.documents(own), member.is_open, self.cache.tokenizer, encoder, put)
                     noticed.update(own)
                 counts = (writer.num_documents - before[0], writer.num_tokens - before[1])
                 members.append(MemberInfo(member.name, member.digest, *counts, member.is_open, dict(own)))
@@ -263,6 +273,16 @@ class Builder:
             self.progress.tokenised_files += num_fresh
             self.progress.tokenised_bytes += int(chunk.nbytes * num_fresh / len(chunk.members))
         return info, noticed
+
+    def _unless_closed(self, put: Put) -> Put:
+        """Wrap what takes a MiB of tokens at a time, so that whoever closes the builder need not wait for a segment."""
+
+        def put_or_end(tokens: TokenArray, ends: npt.NDArray[np.int64]) -> None:
+            if self._stopping.is_set():
+                raise _Closed
+            put(tokens, ends)
+
+        return put_or_end
 
     def _after_segment(self, index: int) -> None:
         entry = self.cache.entry(index)

@@ -170,6 +170,10 @@ class Loader:
     ) -> None:
         self.close()
 
+    def call_while_waiting(self, act: Callable[[], None]) -> None:
+        """Call this a few times a second while a batch is waited for. If it raises, the batch is still the next."""
+        self._feed.while_waiting = act
+
     def close(self) -> None:
         """Stop all threads, wherever they are. Safe to call at any time, and more than once.
 

@@ -15,6 +15,7 @@ Make = Callable[[int, int], list[Batch]]
 # A wait this short is the cost of handing over, not a lack of batches.
 REAL_WAIT_S = 0.0002
 MAX_RUN = 16
+ASK_SECONDS = 0.2  # while waiting for a batch, how often to ask whether to go on
 
 
 class Inline:
@@ -22,6 +23,7 @@ class Inline:
 
     def __init__(self, make: Make) -> None:
         self._make = make
+        self.while_waiting: Callable[[], None] = lambda: None
         self._cpu_s = 0.0
 
     def take(self, step: int) -> Batch:
@@ -57,6 +59,7 @@ class Prefetcher:
         self._num_workers = num_workers
         self._depth = depth
         self._grow_to = max(grow_to, depth)
+        self.while_waiting: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
         self._ready: dict[int, list[Batch] | BaseException] = {}
         self._current: deque[Batch] = deque()
@@ -81,7 +84,8 @@ class Prefetcher:
             while step not in self._ready:
                 if self._stopping:
                     raise RuntimeError("the loader is closed")
-                self._changed.wait()
+                self.while_waiting()
+                self._changed.wait(ASK_SECONDS)
             made = self._ready.pop(step)
             if isinstance(made, BaseException):
                 self._ready[step] = made  # it will be there again if the consumer asks again

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.encoders import CHARACTER_PATTERN, Encoder, byte_vocabulary, is_character_table, make_encoder
+from headrace.data.interruptible import run_interruptibly
 from headrace.data.special_tokens import SpecialTokensInText, special_tokens, unknown_token
 from headrace.data.tokenizer_json import (
     components,
@@ -248,7 +249,8 @@ def _train_bpe(spec: str, sample: Iterator[bytes]) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator((document.decode() for document in sample), trainer)
+    documents = (document.decode() for document in sample)
+    run_interruptibly(lambda: backend.train_from_iterator(documents, trainer))
     return _finish(spec, backend)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import torch
 
+from headrace.machine.contention import ProcessorTime
 from headrace.machine.peak import measure_peak_flops
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -37,7 +38,9 @@ class Measurements:
     fresh_memory_rate: float
     """Bytes of never used memory that one thread can touch; buffers that are mapped anew each time cost this."""
     busy_cores: float
-    """What other processes used of the processor just before; above BUSY_CORES the rates are too low."""
+    """What other processes used of the processor just before; above BUSY_CORES the rates may be too low."""
+    taken_percent: float | None = None
+    """Share of the processor time that the measurement wanted and others had; None where the system does not say."""
 
     def peak_flops(self, precision: str, threads: int) -> float | None:
         """The rate at this number of threads, or at the nearest below."""
@@ -48,6 +51,7 @@ class Measurements:
 
 def measure(folder: Path, usable_threads: int, seconds: float = 0.3) -> Measurements:
     """Measure everything; `folder` says which disk, `seconds` how long each rate may take."""
+    began = ProcessorTime.now()
     busy_cores = psutil.cpu_percent(interval=seconds) / 100 * (os.cpu_count() or 1)
     rates: dict[str, dict[int, float]] = {name: {} for name in PRECISIONS}
     for threads in thread_counts(usable_threads):
@@ -56,7 +60,10 @@ def measure(folder: Path, usable_threads: int, seconds: float = 0.3) -> Measurem
                 rates[name][threads] = measure_peak_flops(dtype, seconds)
     with _torch_threads(usable_threads):
         bandwidth = measure_memory_bandwidth(seconds)
-    return Measurements(rates, bandwidth, measure_disk_read_rate(folder), measure_fresh_memory_rate(), busy_cores)
+    fresh_memory_rate = measure_fresh_memory_rate()
+    taken_percent = ProcessorTime.now().taken_percent_since(began)
+    disk_read_rate = measure_disk_read_rate(folder)
+    return Measurements(rates, bandwidth, disk_read_rate, fresh_memory_rate, busy_cores, taken_percent)
 
 
 def thread_counts(most: int) -> list[int]:

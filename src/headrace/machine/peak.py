@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -11,37 +11,61 @@ from torch import Tensor
 from headrace.machine.device import best_device
 
 SIZES = (512, 1024, 2048)
+NUM_ROUNDS = 3
+ENOUGH_CLEAN = 3
+PATIENCE = 5.0  # times as long, where others use the processor: a moment comes when they do not
+CLEAN_SHARE = 0.85  # of the processor time that its threads could have had
+
+Product = Callable[[Tensor, Tensor], Tensor]
 
 
 def measure_peak_flops(dtype: torch.dtype = torch.float32, seconds: float = 0.6) -> float:
-    """FLOP/s of the fastest of several square products, where and with the threads that training uses."""
-    best, device = 0.0, best_device()
-    products = _products(dtype, device)
-    share_s = seconds / len(SIZES) / len(products)
-    for product in products:
+    """Measure the FLOP/s of the fastest of several square products, where and with the threads that training uses.
+
+    They take turns, and the best counts: others can only make a product slower. On a busy machine this goes on until
+    some products had the processor for themselves, or patience ends.
+    """
+    candidates = list(_candidates(dtype, best_device(), seconds))
+    share_s = seconds / len(candidates) / NUM_ROUNDS
+    best, num_clean = 0.0, 0
+    began_s = time.perf_counter()
+    while True:
+        for product, left, right in candidates:
+            turn_s = 0.0
+            while turn_s <= share_s:
+                product_s, is_clean = _time(product, left, right)
+                turn_s += product_s
+                best = max(best, 2 * len(left) ** 3 / product_s)
+                num_clean += is_clean
+        elapsed_s = time.perf_counter() - began_s
+        if (elapsed_s >= seconds and num_clean >= ENOUGH_CLEAN) or elapsed_s >= PATIENCE * seconds:
+            return best
+
+
+def _candidates(dtype: torch.dtype, device: torch.device, seconds: float) -> Iterator[tuple[Product, Tensor, Tensor]]:
+    """Yield products and what they multiply; where precision is emulated, a larger one would take seconds."""
+    for product in _products(dtype, device):
         for size in SIZES:
             left, right = (torch.randn(size, size).to(device, dtype) for _ in range(2))
-            first_s = _time(product, left, right)  # also sets up the kernel
-            best = max(best, 2 * size**3 / first_s)
-            deadline = time.perf_counter() + share_s
-            while time.perf_counter() < deadline:
-                best = max(best, 2 * size**3 / _time(product, left, right))
-            if first_s > share_s:  # emulated precision: a larger product would take seconds
+            product_s, _ = _time(product, left, right)  # also sets up the kernel
+            yield product, left, right
+            if product_s > seconds / len(SIZES):
                 break
-    return best
 
 
-def _time(product: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor) -> float:
-    began = time.perf_counter()
+def _time(product: Product, left: Tensor, right: Tensor) -> tuple[float, bool]:
+    """Return how long a product took, and whether its threads had the processor all the time."""
+    began_s, cpu_began_s = time.perf_counter(), time.process_time()
     product(left, right)
     if left.is_cuda:
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
+    return seconds, left.is_cuda or cpu_s >= CLEAN_SHARE * seconds * torch.get_num_threads()
 
 
-def _products(dtype: torch.dtype, device: torch.device) -> list[Callable[[Tensor, Tensor], Tensor]]:
+def _products(dtype: torch.dtype, device: torch.device) -> list[Product]:
     """torch.mm, and oneDNN's float32 product, which is faster on some processors."""
-    products: list[Callable[[Tensor, Tensor], Tensor]] = [torch.mm]
+    products: list[Product] = [torch.mm]
     if dtype == torch.float32 and device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         products.append(_onednn)
     return products

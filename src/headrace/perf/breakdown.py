@@ -8,6 +8,7 @@ from dataclasses import dataclass
 # Stages that are one thing to whoever wants it faster.
 COMPUTE = ("forward", "backward")
 NEAR_PEAK_PERCENT = 60.0
+TAKEN_PERCENT = 25.0  # of the processor time that a run wanted: beyond this, what others do explains its speed
 REMEDIES = {
     "data wait": "Prepare the corpus first, raise data.num_workers or data.prefetch_batches, or use a faster disk.",
     "aggregation": "Take larger batches (fewer updates for the same tokens), fewer processes with more threads each,"
@@ -50,8 +51,13 @@ class Bottleneck:
     remedy: str
 
 
-def find_bottleneck(shares: list[Share], percent_of_peak: float | None) -> Bottleneck:
-    """The largest share, where forward and backward count as one: computing.
+def find_bottleneck(
+    shares: list[Share], percent_of_peak: float | None, taken_percent: float | None = None
+) -> Bottleneck:
+    """Name the largest share, where forward and backward count as one: computing.
+
+    `taken_percent`: how much of the processor time that the run wanted other programs had. It comes first: every stage
+    is slow then.
 
     >>> shares = break_down({"data wait": 6.0, "forward": 1.0, "backward": 2.0, "optimizer": 1.0})
     >>> find_bottleneck(shares, 40.0).name
@@ -59,6 +65,12 @@ def find_bottleneck(shares: list[Share], percent_of_peak: float | None) -> Bottl
     """
     percents = {share.stage: share.percent for share in shares if share.stage not in COMPUTE}
     computing = sum(share.percent for share in shares if share.stage in COMPUTE)
+    if taken_percent is not None and taken_percent >= TAKEN_PERCENT:
+        return Bottleneck(
+            "processor taken by others",
+            f"other programs had the processor for {taken_percent:.0f}% of the time in which this run wanted it",
+            "End them, move the run to a quiet machine, or give it fewer threads (training.threads).",
+        )
     worst = max(percents, key=lambda stage: percents[stage], default="other")
     if computing >= percents.get(worst, 0.0):
         return _computing(computing, percent_of_peak)

@@ -19,12 +19,12 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from headrace.errors import HeadraceError, TrainingError
-from headrace.files import refuse_links, temporary_beside, write_atomically
+from headrace.files import refuse_links, temporary_beside, write_atomically, writing_failed
 from headrace.locks import is_held, take_lock
 
 LOCK = "run.lock"
@@ -75,8 +75,8 @@ class RunFolder:
         _keep_metrics_before(self.path / "metrics.jsonl", step)
         _point_last(self.path)
 
-    def metrics(self) -> TextIO:
-        return open(self.path / "metrics.jsonl", "a", encoding="utf-8", buffering=1)
+    def metrics(self) -> MetricsFile:
+        return MetricsFile(self.path / "metrics.jsonl")
 
     def add_sample(self, step: int, text: str) -> None:
         with open(self.path / "samples.txt", "a", encoding="utf-8") as file:
@@ -84,6 +84,34 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         write_atomically(self.path / name, json.dumps(value, indent=1).encode())
+
+
+class MetricsFile:
+    """A file of lines, of which only whole ones are ever in it."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+        except OSError as problem:
+            raise writing_failed(path, problem) from None
+
+    def __enter__(self) -> MetricsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, line: str) -> None:
+        """Add a line, or raise OSError and leave the file as it was."""
+        size = os.fstat(self._file.fileno()).st_size
+        data = line.encode()
+        try:
+            while data:  # less than all is written where the disk is nearly full
+                data = data[self._file.write(data) :]
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(size)
+            raise
 
 
 class WatchedFolder(RunFolder):
@@ -96,8 +124,8 @@ class WatchedFolder(RunFolder):
     def begin(self, config: dict[str, Any], environment: dict[str, Any], step: int) -> None:
         pass
 
-    def metrics(self) -> TextIO:
-        return open(os.devnull, "w", encoding="utf-8")
+    def metrics(self) -> MetricsFile:
+        return MetricsFile(Path(os.devnull))
 
     def add_sample(self, step: int, text: str) -> None:
         pass

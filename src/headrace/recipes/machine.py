@@ -11,10 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from headrace.errors import CacheError
 from headrace.files import read_checked_json, user_cache, write_checked_json
+from headrace.machine.contention import is_disturbed
 from headrace.machine.hardware import Hardware, available_memory_bytes, disk_of, find_hardware
 from headrace.machine.measure import Measurements, measure
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ class Machine:
 
 
 def know_machine(fresh: bool = False) -> Machine:
-    """Remembered measurements of this machine, or new ones (a few seconds)."""
+    """Return the remembered measurements of this machine, or new ones (a few seconds).
+
+    Those that other programs disturbed are not remembered.
+    """
     hardware = find_hardware()
     remembered = None if fresh else remembered_machine(hardware)
     if remembered is not None:
@@ -44,6 +48,8 @@ def know_machine(fresh: bool = False) -> Machine:
     machine = Machine(
         hardware, measure(user_cache(), hardware.usable_threads), time.strftime("%Y-%m-%d %H:%M"), is_remembered=False
     )
+    if is_disturbed(machine.measurements.taken_percent):
+        return machine
     try:
         path = _path(hardware)
         path.parent.mkdir(parents=True, exist_ok=True)

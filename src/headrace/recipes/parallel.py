@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import EXIT_STOPPED, TrainingError, UsageError
 from headrace.files import canonical_json, digest
+from headrace.machine.contention import is_disturbed
 from headrace.machine.cores import usable_cores
 from headrace.machine.group import PINNED, Group
 from headrace.machine.launch import Processes
 from headrace.machine.signals import on_stop_signals
 from headrace.recipes.config import Config, RunConfig
-from headrace.recipes.scale import Way, remember, remembered_scaling, scale, ways_for_all
+from headrace.recipes.scale import Way, describe_disturbance, remember, remembered_scaling, scale, ways_for_all
 
 
 def check_batch_size(config: Config, num_processes: int) -> None:
@@ -60,8 +61,8 @@ def _check_same(text: str, group: Group, what: str) -> None:
         )
 
 
-def best_processes(config: Config) -> int:
-    """How many processes `run.processes=auto` means: as before if the run goes on, else as measured here."""
+def best_processes(config: Config, warn: Callable[[str], None] = lambda text: None) -> int:
+    """Return how many processes `run.processes=auto` means: as before if the run goes on, else as measured here."""
     before = _recorded_processes(config.run) if config.run.resume else None
     if before is not None:
         return before
@@ -73,6 +74,8 @@ def best_processes(config: Config) -> int:
     if not speeds.keys() >= set(ways):
         scaling = scale(config, ways, num_steps=1, num_repeats=2)
         remember(config, scaling)
+        if is_disturbed(scaling.taken_percent):
+            warn(describe_disturbance(scaling))
         speeds = _known_speeds(scaling.as_json())
     return max(ways, key=lambda way: speeds[way]).processes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from headrace.errors import UsageError
 from headrace.generation.generate import Sampling, continue_text
 from headrace.machine.allocator import keep_freed_memory, release_freed_memory
+from headrace.machine.contention import ProcessorTime
 from headrace.machine.device import best_device
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes, peak_memory_bytes
 from headrace.machine.group import join
@@ -46,7 +47,7 @@ from headrace.training.checkpoint import (
 )
 from headrace.training.choose import choose
 from headrace.training.evaluate import Evaluation, Evaluator
-from headrace.training.loop import BatchStream, Loop, Position, StepInfo, Tally, as_metrics
+from headrace.training.loop import BatchStream, Loop, Position, StepInfo, StopWaiting, Tally, as_metrics
 from headrace.training.optimizer import Optimizer
 from headrace.training.parallel import share_out
 from headrace.training.schedule import Limits
@@ -188,7 +189,7 @@ class Pretraining:
         if state is not None and num_processes_of(state) == self.group.world_size:
             self.peak_flops = state["peak_flops"]
         else:
-            self.peak_flops = self.group.world_size * measure_peak_flops(self.execution.dtype)
+            self.peak_flops = self.group.world_size * self._measure_peak()
         facts = {**environment(), "peak_flops": self.peak_flops, "execution": asdict(self.execution)}
         facts |= self._instruments(runtime_bytes)
         release_freed_memory()  # measuring a peak takes large matrices
@@ -219,6 +220,12 @@ class Pretraining:
             "machine": asdict(machine) if machine else None,
             "scaling": self._scaling,
         }
+
+    def _measure_peak(self) -> float:
+        """Measure what one process reaches; what was reached on this machine before counts too, when it is busy now."""
+        execution, machine = self.execution, self._machine
+        known = machine.measurements.peak_flops(execution.precision, execution.threads) if machine else None
+        return max(measure_peak_flops(execution.dtype), known or 0.0)
 
     def _memory_bandwidth(self) -> float | None:
         """Of where the network lives; that of an accelerator is not measured."""
@@ -266,22 +273,32 @@ class Pretraining:
     def steps(self) -> Iterable[StepInfo]:
         """Train, keeping the run directory up to date; then complete `run`."""
         run, position = self.run, self.loop.position
+        if self.group.world_size == 1:  # several processes can only stop together, at the end of a step
+            self.loader.call_while_waiting(self._stop_waiting)
         tally = Tally(position.tokens, position.elapsed_s)
         if position.step == 0:
             with self._whole() as network:
                 run.first_sample = self._sample(network) if self.group.is_main else ""
-            self.folder.add_sample(0, run.first_sample)
+            with self._going_on_without("samples.txt"):
+                self.folder.add_sample(0, run.first_sample)
         cpu_began, began = cpu_seconds(), time.perf_counter()
+        processor_began, looked_s = ProcessorTime.now(), began
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
                 tally.add(info)
                 run.update(info, tally, self.counts.training_flops_per_token, self.peak_flops)
+                if info.is_last or time.perf_counter() - looked_s > 1.0:  # looking costs half a millisecond
+                    looked_s = time.perf_counter()
+                    run.processor_taken_percent = ProcessorTime.now().taken_percent_since(processor_began)
                 if info.sample:
-                    self.folder.add_sample(info.step, info.sample)
+                    with self._going_on_without("samples.txt"):
+                        self.folder.add_sample(info.step, info.sample)
                 line = as_metrics(info, self._gauges(info))
-                metrics.write(json.dumps(line) + "\n")
+                with self._going_on_without("metrics.jsonl"):
+                    metrics.write(json.dumps(line) + "\n")
                 for hook in self._hooks:
-                    hook(line)
+                    with self._going_on_without("tensorboard"):
+                        hook(line)
                 yield info
         wall = time.perf_counter() - began
         run.was_stopped = self.loop.was_stopped
@@ -293,6 +310,20 @@ class Pretraining:
             self._describe_corpus()
         self.folder.write_json("summary.json", run.as_json())
         self.group.wait_for_all("waiting for rank 0 to finish")  # who leaves early would be taken for lost
+
+    def _stop_waiting(self) -> None:
+        if self._should_stop():
+            raise StopWaiting
+
+    @contextmanager
+    def _going_on_without(self, name: str) -> Iterator[None]:
+        """Train on when a record of the run cannot be written: a checkpoint is worth more than it. Said once."""
+        try:
+            yield
+        except OSError as problem:
+            warning = f"{self.folder.path / name}: cannot be written ({problem.strerror}). Training goes on without it."
+            if warning not in self.run.warnings:
+                self.run.warnings.append(warning)
 
     def _gauges(self, info: StepInfo) -> dict[str, Any]:
         """What the process and the loader show at this moment, for metrics.jsonl."""
@@ -360,5 +391,5 @@ class Pretraining:
             "environment": environment(),
             "processes": self.group.world_size,
         }
-        self._describe_corpus()
         self._checkpoints.save(self.loop.position.step, network, optimizer, self.tokenizer, state, is_best)
+        self._describe_corpus()

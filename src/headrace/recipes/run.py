@@ -28,12 +28,16 @@ class Run:
     percent_of_peak: float | None = None
     peak_memory_bytes: int = 0
     cpu_cores: float = 0.0
+    processor_taken_percent: float | None = None
+    """Share of the processor time that the run wanted and other programs had; None where the system does not say."""
     skipped_steps: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     """Where the time went, since it was started or resumed."""
     first_sample: str = ""
     last_sample: str = ""
     was_stopped: bool = False
+    warnings: list[str] = field(default_factory=list)
+    """What went wrong without ending the run."""
 
     def as_json(self) -> dict[str, Any]:
         values = asdict(self)

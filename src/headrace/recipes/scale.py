@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace.errors import CacheError, TrainingError
 from headrace.files import canonical_json, digest, read_checked_json, user_cache, write_checked_json
+from headrace.machine.contention import is_disturbed
 from headrace.machine.cores import usable_cores
 from headrace.machine.hardware import find_hardware
 from headrace.machine.launch import Processes
@@ -29,7 +30,7 @@ from headrace.recipes.rehearse import default_micro_batch, quick_execution
 from headrace.recipes.report.shapes import ENVIRONMENT, fits
 from headrace.training.config import TrainingConfig
 
-FORMAT = 1
+FORMAT = 2
 TIMEOUT_S = 600.0
 DEFAULT_VOCABULARY = 4096
 
@@ -67,6 +68,8 @@ class Measured:
     """Processor time over wall time, all workers together."""
     aggregation_percent: float | None
     """Share of the time in which gradients were waited for; None with one process, and where it cannot be told."""
+    taken_percent: float | None = None
+    """Share of the processor time that the workers wanted and other programs had; None where it is not known."""
     expected_speedup: float | None = None
     """By perf/scaling.py, from the step of one core and the measured all-reduce; for processes."""
 
@@ -83,6 +86,11 @@ class Scaling:
     measured_at: str
     failures: list[str] = field(default_factory=list)
     """Which ways could not be measured, and why."""
+
+    @property
+    def taken_percent(self) -> float:
+        """The worst of all ways."""
+        return max((way.taken_percent or 0.0 for way in self.measured), default=0.0)
 
     @property
     def best(self) -> Measured:
@@ -216,7 +224,11 @@ def _name(way: Way) -> str:
 
 
 def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measured:
-    """Rank 0's clock for the update, which all end together; memory and processor time of all workers."""
+    """Rank 0's clock for the update, which all end together; memory and processor time of all workers.
+
+    Runs that other programs disturbed count only where there are no others.
+    """
+    runs = [run for run in runs if not is_disturbed(_taken_percent(run))] or runs
     step_s = statistics.median(step for run in runs for step in run[0]["steps_s"])
     waits = [wait for run in runs for worker in run for wait in worker["aggregation_s"]]
     return Measured(
@@ -230,7 +242,13 @@ def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measure
         memory_bytes_per_worker=max(worker["peak_memory_bytes"] for run in runs for worker in run),
         cpu_cores=statistics.median(sum(worker["cpu_cores"] for worker in run) for run in runs),
         aggregation_percent=100 * statistics.median(waits) / step_s if waits else None,
+        taken_percent=max((taken for run in runs if (taken := _taken_percent(run)) is not None), default=None),
     )
+
+
+def _taken_percent(run: list[dict[str, Any]]) -> float | None:
+    """The worst of the workers: the others wait for it."""
+    return max((worker["taken_percent"] for worker in run if worker["taken_percent"] is not None), default=None)
 
 
 def _step_of(runs: list[list[dict[str, Any]]], job: dict[str, Any]) -> Step:
@@ -263,7 +281,17 @@ def _vocabulary(config: Config) -> int:
 # Remembering
 
 
+def describe_disturbance(scaling: Scaling) -> str:
+    return (
+        f"other programs had the processor for up to {scaling.taken_percent:.0f}% of the time, so that this measurement"
+        " says little and is not remembered. Measure again with `headrace scale` when the machine is quiet."
+    )
+
+
 def remember(config: Config, scaling: Scaling) -> None:
+    """Keep a measurement for `run.processes=auto` and reports, unless other programs disturbed it."""
+    if is_disturbed(scaling.taken_percent):
+        return
     path = _path(config)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

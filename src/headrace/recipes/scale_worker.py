@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from headrace.machine.allocator import keep_freed_memory
+from headrace.machine.contention import ProcessorTime
 from headrace.machine.cores import core_group, stay_on
 from headrace.machine.facts import cpu_seconds, peak_memory_bytes
 from headrace.machine.group import Group, join
@@ -61,7 +62,7 @@ def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
     step(batch, 0.01)
     steps_s: list[float] = []
     stages: list[dict[str, float]] = []
-    began_s, cpu_began_s = time.perf_counter(), cpu_seconds()
+    began_s, cpu_began_s, processor_began = time.perf_counter(), cpu_seconds(), ProcessorTime.now()
     for _ in range(job["num_steps"]):
         step_began_s = time.perf_counter()
         stages.append(step(batch, 0.01).seconds)
@@ -72,6 +73,7 @@ def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
         "stages_s": {stage: sum(seconds[stage] for seconds in stages) / len(stages) for stage in stages[0]},
         "aggregation_s": [seconds["aggregation"] for seconds in stages if "aggregation" in seconds],
         "cpu_cores": (cpu_seconds() - cpu_began_s) / wall_s,
+        "taken_percent": ProcessorTime.now().taken_percent_since(processor_began),
         "peak_memory_bytes": peak_memory_bytes(),
         "gradient_bytes": gradient_bytes,
         "last_gradient_bytes": last_gradient_bytes,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.files import writing_failed
 
 SCALARS = (
     "loss",
@@ -19,22 +23,42 @@ SCALARS = (
 
 
 class TensorBoard:
-    """A hook that takes lines of metrics.jsonl."""
+    """A hook that takes lines of metrics.jsonl.
+
+    It writes when it is called, unlike torch's SummaryWriter, whose thread prints a traceback when it cannot.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.summary.writer.record_writer import RecordWriter
+            from torch.utils.tensorboard.summary import scalar
         except ImportError:
             raise UsageError("run.tensorboard needs an extra: pip install 'headrace[tensorboard]'") from None
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        self._make_event: Any = Event
+        self._make_summary: Any = scalar
+        path = folder / "tensorboard" / f"events.out.tfevents.{time.time_ns()}.headrace"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by __exit__
+            self._records = RecordWriter(self._file)
+            self._write(file_version="brain.Event:2")
+        except OSError as problem:
+            raise writing_failed(path, problem) from None
 
     def __enter__(self) -> TensorBoard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._writer.close()
+        self._file.close()
 
     def __call__(self, line: dict[str, Any]) -> None:
+        """Add the numbers of a step; OSError if they cannot be written."""
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise OSError(errno.ENOENT, "somebody has removed it")
         for name in SCALARS:
             if name in line:
-                self._writer.add_scalar(name, line[name], line["step"])
+                self._write(step=line["step"], summary=self._make_summary(name, line[name]))
+
+    def _write(self, **values: Any) -> None:
+        self._records.write(self._make_event(wall_time=time.time(), **values).SerializeToString())

@@ -8,6 +8,7 @@ checkpoints/last, best       links to two of them; the others are removed
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -91,8 +92,8 @@ class Checkpoints:
                 shutil.rmtree(final)
             os.replace(temporary, final)
             sync_directory(self._folder)
-        except OSError as problem:
-            raise writing_failed(final, problem) from None
+        except (OSError, safetensors.SafetensorError) as problem:
+            raise writing_failed(final, _as_os_error(problem)) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         _link(self._folder / "last", final.name)
@@ -189,6 +190,15 @@ def _write_model(folder: Path, network: Network, tokenizer: Tokenizer) -> None:
     for name, value in {**written, "tokenizer_config.json": facts}.items():
         write_atomically(folder / name, json.dumps(value, indent=1).encode())
     write_atomically(folder / "tokenizer.json", tokenizer.export_json().encode())
+
+
+def _as_os_error(problem: Exception) -> OSError:
+    """What the system said; safetensors has an exception of its own, with the number in its text."""
+    if isinstance(problem, OSError):
+        return problem
+    found = re.search(r"\(os error (\d+)\)", str(problem))
+    number = int(found[1]) if found else errno.EIO
+    return OSError(number, os.strerror(number))
 
 
 def _file_hash(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from headrace.data.batch import Batch
 from headrace.errors import TrainingError, UsageError
 from headrace.machine.allocator import release_freed_memory
+from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.machine.facts import memory_bytes
 from headrace.models.linear import has_onednn
 from headrace.models.loss import CHUNK_BYTES
@@ -71,6 +73,8 @@ def choose(
         if memory_bytes() + reserve > memory_limit:
             plain = replace(plain, gradient_checkpointing=True)
             release_freed_memory()
+    if not training.threads and plain.threads > 1:
+        plain = replace(plain, threads=_choose_threads(plain, measure, seconds))
     probe = min(plain.micro_batch_size, _probe_size(num_rows, training.max_length))
     best = fastest(_ways(replace(plain, micro_batch_size=probe), training), measure, seconds=seconds)
     best = replace(best, micro_batch_size=plain.micro_batch_size)
@@ -105,6 +109,22 @@ def fastest(
         if times[choice] < WORTHWHILE * times[best]:
             best = choice
     return best
+
+
+def _choose_threads(plain: Execution, measure: Callable[[Execution], float], seconds: float) -> int:
+    """All threads; fewer where other programs use the processor and that is measured to be faster.
+
+    Threads wait for the slowest of them at every operation, so that one which others keep from its core delays all.
+    The typical time counts here, not the best: the others will still be there.
+    """
+    measure(plain)  # the first time pays for fresh memory
+    began = ProcessorTime.now()
+    measure(plain)
+    if not is_disturbed(ProcessorTime.now().taken_percent_since(began)):
+        return plain.threads
+    ways = [replace(plain, threads=plain.threads >> halvings) for halvings in range(plain.threads.bit_length())]
+    times = _rounds(ways, measure, NUM_ROUNDS, seconds)
+    return min(ways, key=lambda way: statistics.median(times[way])).threads
 
 
 def candidate_sizes(batch_size: int, length: int) -> list[int]:

@@ -20,6 +20,10 @@ STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkp
 TRAINING_STAGES = ("data wait", "forward", "backward", "aggregation", "optimizer")
 
 
+class StopWaiting(Exception):  # noqa: N818 - a request, not an error
+    """Raised by a stream of batches to say that the next need not be waited for: somebody asked to stop."""
+
+
 class BatchStream(Protocol):
     """Endless batches that know where they are; the data engine's `Loader` is one."""
 
@@ -107,7 +111,12 @@ class Loop:
             step_began = time.perf_counter()
             progress = self._limits.progress(position.step, position.elapsed_s)
             factor = learning_rate_factor(self._config, max(progress, self._limits.progress(1, 0.0)))
-            batch = next(self._batches)
+            try:
+                batch = next(self._batches)
+            except StopWaiting:
+                self.was_stopped = True
+                self._save(False)
+                return
             waited = time.perf_counter() - step_began
             result = self._train_step(batch, factor)
             position.step += 1

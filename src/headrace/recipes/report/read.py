@@ -95,6 +95,11 @@ class RunRecord:
     def peak_flops(self) -> float | None:
         return self.environment.get("peak_flops")
 
+    @property
+    def bottleneck(self) -> breakdown.Bottleneck:
+        taken = self.summary.get("processor_taken_percent")
+        return breakdown.find_bottleneck(self.shares, self.percent_of_peak, taken)
+
     @cached_property
     def percent_of_peak(self) -> float | None:
         working = sum(self.seconds.get(stage, 0.0) for stage in TRAINING_STAGES)

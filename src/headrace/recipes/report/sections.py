@@ -7,7 +7,6 @@ from typing import Any
 
 from headrace.perf import speed
 from headrace.perf.advice import advise
-from headrace.perf.breakdown import find_bottleneck
 from headrace.perf.units import human_bytes, human_count, human_percent, human_rate, human_time
 from headrace.recipes.report.blocks import Bar, Block, Paragraph, Pipeline, Quote, Section, Stage, Table, Tiles
 from headrace.recipes.report.computing import flops_and_roofline, memory, scaling
@@ -76,7 +75,7 @@ def _machine_memory(run: RunRecord) -> str:
 def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
     blocks: list[Block] = []
     for run in runs:
-        found = find_bottleneck(run.shares, run.percent_of_peak)
+        found = run.bottleneck
         name = f"{run.name}: {found.name}" if len(runs) > 1 else found.name.capitalize()
         evidence = found.evidence[0].upper() + found.evidence[1:]
         blocks += [Paragraph(f"{name}.", is_key=True), Paragraph(f"{evidence}. {found.remedy}")]
@@ -155,7 +154,7 @@ def pipeline(runs: Sequence[RunRecord]) -> list[Block]:
 def _stages(run: RunRecord) -> list[Stage]:
     corpus, data, last = run.corpus, run.config["data"], run.metrics[-1]
     per_step = {share.stage: share.seconds / len(run.metrics) for share in run.shares}
-    slow = find_bottleneck(run.shares, run.percent_of_peak).name
+    slow = run.bottleneck.name
     depths = [line["queue_depth"] for line in run.metrics if "queue_depth" in line]
     loader_cpu = last.get("loader_cpu_s")
     text, tokens = [("text", NOT_KNOWN)], []

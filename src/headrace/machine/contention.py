@@ -1,0 +1,78 @@
+"""Who had the processor: what others took of it while this process wanted it. Known on Linux, elsewhere None."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_THREADS = Path("/proc/self/task")
+DISTURBED_PERCENT = 10.0
+"""Above this share a measurement says more about the other programs than about what was measured."""
+
+
+@dataclass(frozen=True)
+class ProcessorTime:
+    """Seconds since the start of the process or the machine; only differences mean something."""
+
+    own_s: float
+    """Processor time of this process."""
+    delayed_s: float | None
+    """What its threads spent ready to run, without a core to run on. None where the system does not say."""
+    busy_s: float
+    """Processor time of everybody on the cores that this process may use."""
+    stolen_s: float = 0.0
+    """What a virtual machine's host gave to others."""
+
+    @classmethod
+    def now(cls) -> ProcessorTime:
+        cores = psutil.cpu_times(percpu=True)
+        if hasattr(os, "sched_getaffinity"):
+            cores = [core for number, core in enumerate(cores) if number in os.sched_getaffinity(0)]
+        stolen_s = sum(getattr(core, "steal", 0.0) for core in cores)
+        idle_s = sum(core.idle + getattr(core, "iowait", 0.0) for core in cores)
+        # Fields that are parts of others, on Linux: user has guest in it.
+        every = sum(sum(core) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0) for core in cores)
+        return cls(time.process_time(), _delayed_s(), every - idle_s - stolen_s, stolen_s)
+
+    def taken_percent_since(self, before: ProcessorTime) -> float | None:
+        """Share of the processor time that this process wanted since then and that others had instead.
+
+        Its own threads may have waited for each other, so no more counts than others really used.
+
+        >>> then, now = ProcessorTime(0.0, 0.0, 0.0), ProcessorTime(own_s=2.0, delayed_s=6.0, busy_s=4.0)
+        >>> now.taken_percent_since(then)
+        50.0
+        """
+        if self.delayed_s is None or before.delayed_s is None:
+            return None
+        own_s = self.own_s - before.own_s
+        busy_s = max(self.busy_s - before.busy_s, own_s)
+        taken_s = max(0.0, min(self.delayed_s - before.delayed_s, busy_s - own_s))
+        if busy_s > 0:
+            taken_s += (self.stolen_s - before.stolen_s) * own_s / busy_s
+        return 100 * taken_s / max(own_s + taken_s, 1e-9)
+
+
+def is_disturbed(taken_percent: float | None) -> bool:
+    """Whether others had so much of the processor that a measurement is worth nothing."""
+    return taken_percent is not None and taken_percent > DISTURBED_PERCENT
+
+
+def _delayed_s() -> float | None:
+    total_ns = 0
+    try:
+        threads = list(_THREADS.iterdir())
+    except OSError:
+        return None
+    for thread in threads:
+        try:
+            total_ns += int((thread / "schedstat").read_text().split()[1])
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            continue
+        except (OSError, ValueError, IndexError):
+            return None
+    return total_ns / 1e9
