@@ -54,6 +54,8 @@ def stream_text(run: str | os.PathLike[str], prompt: str, sampling: Sampling) ->
 def read_run_config(folder: Path) -> dict[str, dict[str, object]]:
     """The resolved configuration of a run."""
     try:
-        return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        config["data"].setdefault("special_tokens_in_text", "special")  # runs from before this could be chosen
+        return config
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(f"{folder}: not a run directory (no readable config.json).") from None
