@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.recipes.generate import read_run_config
 from tests.conftest import make_text
 from tests.data.tokenizer_kinds import kind_json
 from tests.recipes.tiny_run import settings
@@ -34,3 +35,9 @@ def test_a_run_with_a_unigram_tokenizer(tmp_path: Path, command: Command) -> Non
     code, _, err = command("generate", checkpoint, "--prompt", "the mill")
     assert code == 1
     assert "Traceback" not in err
+
+
+def test_a_run_from_before_the_choice_goes_on_as_it_began(tmp_path: Path) -> None:
+    """Special tokens were looked for in text then: their tokens are those of special_tokens_in_text=special."""
+    (tmp_path / "config.json").write_text(json.dumps({"data": {"tokenizer": "bpe:400"}}))
+    assert read_run_config(tmp_path)["data"]["special_tokens_in_text"] == "special"
