@@ -95,11 +95,19 @@ def test_the_spelling_of_a_special_token_may_lie_on_a_cut(tmp_path: Path) -> Non
     """Documents are encoded in pieces of 64 KiB; wherever those are cut, no end-of-text comes out of the text."""
     text = "x" * ((64 << 10) - 6) + END_OF_TEXT + "y" * 100 + END_OF_TEXT
     (tmp_path / "a.txt").write_text(text)
-    for spec in ("byte", "char", "bpe:300"):
-        cache = hr.prepare([tmp_path / "a.txt"], tokenizer=spec, out=tmp_path / spec.replace(":", ""))
+    for spec in ("byte", "char", tokenizer_of_kind("bpe:400")):
+        cache = hr.prepare([tmp_path / "a.txt"], tokenizer=spec, out=tmp_path / str(hash(spec)))
         tokens = np.concatenate(list(cache.tokens(0, 0, cache.num_tokens)))
         assert (tokens == cache.tokenizer.end_of_text_id).sum() == 1  # at its end
         assert cache.tokenizer.decode(tokens) == text + END_OF_TEXT
+
+
+def test_a_special_token_that_is_looked_for_is_never_cut(tmp_path: Path) -> None:
+    for shift in range(1, len(END_OF_TEXT)):
+        (tmp_path / f"{shift:02}.txt").write_text("x" * ((64 << 10) - shift) + END_OF_TEXT + "y" * 100)
+    tokenizer = replace(tokenizer_of_kind("byte"), special_tokens_in_text="special")
+    cache = hr.prepare([str(tmp_path / "*.txt")], tokenizer, tmp_path / "cache")
+    assert count_ends(cache) == 2 * cache.num_documents
 
 
 # What is kept in caches

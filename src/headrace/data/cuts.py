@@ -14,6 +14,7 @@ read. `docs/design/tokens.md` has the argument; `tests/data/test_cuts.py` tries 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 PIECE_BYTES = 64 << 10
 
@@ -60,8 +61,10 @@ def character_start(data: bytes, position: int) -> int:
     return position  # not UTF-8 at all: any place is as good
 
 
-def split_document(document: bytes, limit: int = PIECE_BYTES) -> list[bytes]:
+def split_document(document: bytes, limit: int = PIECE_BYTES, unbroken: Sequence[bytes] = ()) -> list[bytes]:
     """Cut a document into pieces of at most `limit` bytes whose tokens, put together, are the document's.
+
+    No cut falls inside one of the `unbroken` strings, which must be shorter than the limit.
 
     >>> split_document(b"the mill wheel", limit=9)
     [b'the mill', b' wheel']
@@ -72,6 +75,9 @@ def split_document(document: bytes, limit: int = PIECE_BYTES) -> list[bytes]:
     start = 0
     while len(document) - start > limit:
         stop = last_safe_cut(document, start, start + limit) or character_start(document, start + limit)
+        for string in unbroken:
+            found = document.rfind(string, max(start + 1, stop - len(string) + 1), stop + len(string) - 1)
+            stop = found if found != -1 else stop
         pieces.append(document[start:stop])
         start = stop
     pieces.append(document[start:])

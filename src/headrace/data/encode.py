@@ -31,8 +31,9 @@ def encode_documents(
     pieces: list[bytes] = []
     is_final: list[bool] = []
     size = 0
+    unbroken = tokenizer.unbroken
     for document in itertools.chain.from_iterable(documents):
-        for part in [document] if len(document) <= PIECE_BYTES else split_document(document):
+        for part in [document] if len(document) <= PIECE_BYTES else split_document(document, unbroken=unbroken):
             if size >= nbytes:
                 put(*_encode_pieces(pieces, is_final, tokenizer, encoder))
                 pieces, is_final, size = [], [], 0

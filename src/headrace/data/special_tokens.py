@@ -7,7 +7,6 @@ in which each special token has a random name that no text contains: ids stay, a
 
 from __future__ import annotations
 
-import copy
 import secrets
 from typing import Any, Literal, get_args
 
@@ -47,11 +46,11 @@ def without_special_tokens(data: dict[str, Any]) -> dict[str, Any]:
             " text. Set data.special_tokens_in_text=special (--special-tokens-in-text special) to give this character"
             " the special token wherever it stands, or use another tokenizer."
         )
-    data = copy.deepcopy(data)
-    data["post_processor"] = None  # it refers to special tokens by name, and is not used in training
-    for token in data.get("added_tokens") or ():
-        token["content"] = names.get(token["content"], token["content"]) if token.get("special") else token["content"]
-    model = data["model"]
+    added = [
+        {**token, "content": names[token["content"]]} if token.get("special") else token
+        for token in data.get("added_tokens") or ()
+    ]
+    model = dict(data["model"])
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
         model["vocab"] = {names.get(token, token): index for token, index in vocabulary.items()}
@@ -61,7 +60,8 @@ def without_special_tokens(data: dict[str, Any]) -> dict[str, Any]:
         model["unk_token"] = names[model["unk_token"]]
     if model.get("merges"):
         model["merges"] = [merge for merge in model["merges"] if names.keys().isdisjoint(_merge_parts(merge))]
-    return data
+    # A post-processor refers to special tokens by name, and is not used in training.
+    return {**data, "added_tokens": added, "model": model, "post_processor": None}
 
 
 def _merge_parts(merge: str | list[str]) -> tuple[str, str, str]:

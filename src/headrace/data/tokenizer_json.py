@@ -44,7 +44,7 @@ def read_tokenizer_file(path: Path) -> str:
 
 
 def parse_tokenizer(text: str, where: str = "tokenizer.json") -> dict[str, Any]:
-    """Parse a tokenizer.json; one that is nested too deep or has no vocabulary is refused."""
+    """Parse a tokenizer.json; one that is nested too deep, has no vocabulary or would end the process is refused."""
     try:
         data = json.loads(text)
         vocabulary = data["model"]["vocab"]
@@ -55,6 +55,7 @@ def parse_tokenizer(text: str, where: str = "tokenizer.json") -> dict[str, Any]:
         raise _not_a_tokenizer(where, reason) from None
     if not isinstance(vocabulary, dict | list):
         raise _not_a_tokenizer(where, "its vocabulary is neither a list nor a mapping")
+    _check_merges(data["model"], where)
     return dict(data)
 
 
@@ -62,7 +63,7 @@ def make_backend(text: str, where: str = "tokenizer.json") -> Any:
     """Return the Hugging Face tokenizer of a tokenizer.json; anything wrong with it is one error."""
     from tokenizers import Tokenizer
 
-    _check_merges(parse_tokenizer(text, where)["model"], where)
+    parse_tokenizer(text, where)
     try:
         backend = Tokenizer.from_str(text)
     except Exception as problem:  # tokenizers raises bare Exception

@@ -80,6 +80,11 @@ class Tokenizer:
         unknown = unknown_token(self._data)
         return [index for token, index in self.special_tokens.items() if token != unknown]
 
+    @cached_property
+    def unbroken(self) -> list[bytes]:
+        """What a text may not be cut inside of: special tokens, where they are looked for in text."""
+        return [token.encode() for token in self.special_tokens] if self.special_tokens_in_text == "special" else []
+
     @property
     def padding(self) -> str:
         """The token that fills up short rows elsewhere: the tokenizer's own, else end-of-text."""
@@ -111,21 +116,21 @@ class Tokenizer:
     def byte_lengths(self) -> npt.NDArray[np.int64]:
         """Return how many bytes of text each id stands for inside a text; special tokens stand for none."""
         lengths = np.zeros(self.vocab_size, dtype=np.int64)
-        for token, index in self._backend.get_vocab(with_added_tokens=True).items():
-            lengths[index] = self._decoded_bytes(token)
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        frame = self._decoded_bytes("a", "a")
+        for token, index in vocabulary.items():
+            if "ByteLevel" in self._decoders:  # every byte is spelled as one character
+                lengths[index] = len(token)
+            elif "ByteFallback" in self._decoders and re.fullmatch("<0x[0-9A-F]{2}>", token):
+                lengths[index] = 1
+            else:  # between two others, because decoders treat the first and the last token of a text in their own ways
+                lengths[index] = self._decoded_bytes("a", token, "a") - frame
         lengths[list(self.special_tokens.values())] = 0
         return lengths
 
-    def _decoded_bytes(self, token: str) -> int:
-        if "ByteLevel" in self._decoders:  # every byte is spelled as one character
-            return len(token)
-        if "ByteFallback" in self._decoders and re.fullmatch("<0x[0-9A-F]{2}>", token):
-            return 1
-        # Between two others, because decoders treat the first and the last token of a text in their own ways.
+    def _decoded_bytes(self, *tokens: str) -> int:
         decoder = self._backend.decoder
-        texts = (decoder.decode(tokens) if decoder else " ".join(tokens) for tokens in (["a", token, "a"], ["a", "a"]))
-        longer, shorter = (len(text.encode()) for text in texts)
-        return longer - shorter
+        return len((decoder.decode(list(tokens)) if decoder else " ".join(tokens)).encode())
 
     @cached_property
     def _decoders(self) -> list[str]:
@@ -189,11 +194,11 @@ def check_spec(spec: str) -> None:
 
 def from_json(spec: str, text: str, where: str) -> Tokenizer:
     """Make a tokenizer of the text of a tokenizer.json: never truncating or padding, and with an end-of-text token."""
+    data = parse_tokenizer(text, where)
     backend = make_backend(text, where)
     notices = switch_off_lengths(backend)
     vocabulary = backend.get_vocab(with_added_tokens=True)
     found = next((token for token in KNOWN_END_OF_TEXT if token in vocabulary), END_OF_TEXT)
-    data = parse_tokenizer(text, where)
     if found not in special_tokens(data):
         backend.add_special_tokens([found])
         vocabulary = backend.get_vocab(with_added_tokens=True)

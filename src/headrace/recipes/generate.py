@@ -59,4 +59,5 @@ def read_run_config(folder: Path) -> dict[str, dict[str, object]]:
         values = None
     if not isinstance(values, dict) or not values or not all(isinstance(section, dict) for section in values.values()):
         raise CheckpointError(f"{folder}: not a run directory (no readable config.json).")
+    values.setdefault("data", {}).setdefault("special_tokens_in_text", "special")  # runs from before it could be chosen
     return values
