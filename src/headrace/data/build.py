@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +19,12 @@ import psutil
 from headrace.data.cache import MANIFEST, PARTIAL, Cache, Entry
 from headrace.data.encode import encode_documents
 from headrace.data.encoders import Encoder
+from headrace.data.members import Member
 from headrace.data.readers import Chunk, Reader
-from headrace.data.reuse import Reuse
+from headrace.data.reuse import KnownTokens, Reuse
 from headrace.data.segments import Segment
-from headrace.data.shards import MemberInfo, ShardInfo, TokenArray
+from headrace.data.shards import MemberInfo, ShardInfo, ShardWriter, TokenArray
+from headrace.data.tokenizers import Tokenizer
 from headrace.errors import CacheError, HeadraceError, UsageError
 from headrace.files import digest
 
@@ -250,28 +253,24 @@ class Builder:
     def _write(self, segment: Segment, chunk: Chunk, key: str, encoder: Encoder) -> tuple[ShardInfo, Counter[str]]:
         """Tokens of a chunk: copied where an earlier shard has a file's, encoded otherwise."""
         members: list[MemberInfo] = []
-        noticed: Counter[str] = Counter()
         num_fresh = 0
         with self.cache.shards.writer(key) as writer:
-            for member in chunk.members:
-                before = (writer.num_documents, writer.num_tokens)
-                known = self._reuse.find(segment, member.digest)
-                if known is not None:
-                    writer.add(known.tokens, known.ends)
-                    noticed.update(known.noticed)
-                    own = known.noticed
+            found = ((member, self._reuse.find(segment, member.digest)) for member in chunk.members)
+            for is_known, run in itertools.groupby(found, key=lambda pair: pair[1] is not None):
+                if is_known:
+                    members += [_copy(member, known, writer) for member, known in run if known is not None]
                 else:
-                    num_fresh += 1
-                    own = Counter()
-                    put = self._unless_closed(writer.add)
-                    encode_documents(member.documents(own), member.is_open, self.cache.tokenizer, encoder, put)
-                    noticed.update(own)
-                counts = (writer.num_documents - before[0], writer.num_tokens - before[1])
-                members.append(MemberInfo(member.name, member.digest, *counts, member.is_open, dict(own)))
+                    fresh = [member for member, _ in run]
+                    add = self._unless_closed(writer.add)
+                    members += _encode(fresh, self.cache.tokenizer, encoder, writer, add)
+                    num_fresh += len(fresh)
             info = writer.seal(members)
         with self._lock:
             self.progress.tokenised_files += num_fresh
             self.progress.tokenised_bytes += int(chunk.nbytes * num_fresh / len(chunk.members))
+        noticed: Counter[str] = Counter()
+        for member in members:
+            noticed.update(member.noticed)
         return info, noticed
 
     def _unless_closed(self, put: Put) -> Put:
@@ -315,6 +314,51 @@ class Builder:
         self._stopping.set()
         with contextlib.suppress(HeadraceError):
             self.cache.save(PARTIAL)
+
+
+def _copy(member: Member, known: KnownTokens, writer: ShardWriter) -> MemberInfo:
+    writer.add(known.tokens, known.ends)
+    counts = (len(known.ends), len(known.tokens))
+    return MemberInfo(member.name, member.digest, *counts, member.is_open, dict(known.noticed))
+
+
+def _encode(
+    members: list[Member], tokenizer: Tokenizer, encoder: Encoder, writer: ShardWriter, add: Put
+) -> list[MemberInfo]:
+    """Encode files together: a call of the encoder costs as much as some 50 kB of text. Only the last may be open."""
+    begin, first_document = writer.num_tokens, writer.num_documents
+    noticed: list[Counter[str]] = [Counter() for _ in members]
+    stops: list[int] = []  # documents up to each file's end
+    ends: list[npt.NDArray[np.int64]] = []
+
+    def documents() -> Iterator[list[bytes]]:
+        count = 0
+        for member, counted in zip(members, noticed, strict=True):
+            for batch in member.documents(counted):
+                count += len(batch)
+                yield batch
+            stops.append(count)
+
+    def put(tokens: TokenArray, token_ends: npt.NDArray[np.int64]) -> None:
+        ends.append(token_ends + writer.num_tokens - begin)
+        add(tokens, token_ends)
+
+    encode_documents(documents(), members[-1].is_open, tokenizer, encoder, put)
+    num_documents = writer.num_documents - first_document
+    bounds = np.concatenate([np.zeros(1, np.int64), *ends])
+    token_stops = [int(bounds[min(stop, num_documents)]) for stop in stops]
+    token_stops[-1] = writer.num_tokens - begin  # the beginning of an open document has no end yet
+    infos = []
+    before = (0, 0)
+    for member, own, stop, token_stop in zip(members, noticed, stops, token_stops, strict=True):
+        after = (min(stop, num_documents), token_stop)
+        infos.append(
+            MemberInfo(
+                member.name, member.digest, after[0] - before[0], after[1] - before[1], member.is_open, dict(own)
+            )
+        )
+        before = after
+    return infos
 
 
 def anonymous_bytes() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import glob
 import os
 import re
@@ -77,7 +78,7 @@ class Source(BaseModel):
     def label(self) -> str:
         return self.name or " ".join(self.paths)
 
-    @property
+    @functools.cached_property
     def reading_hash(self) -> str:
         """Identifies how bytes become documents; part of what a cached token depends on."""
         options = self.model_dump(include={"document", "delimiter", "text_field", "invalid_utf8", "malformed_lines"})
