@@ -9,7 +9,8 @@ import pytest
 
 from headrace.errors import UsageError
 from headrace.models.counts import count
-from headrace.recipes.config import Layers, read_config_file
+from headrace.recipes.config import Layers
+from headrace.recipes.config_files import read_config_file
 from headrace.recipes.presets import PRESETS
 
 Command = Callable[..., tuple[int, str, str]]

@@ -14,7 +14,8 @@ from headrace.errors import CorpusError, UsageError
 from headrace.models.counts import count
 from headrace.perf.loss_law import Exposure, Law
 from headrace.recipes import propose as recipe
-from headrace.recipes.config import Config, Layers, read_config_file
+from headrace.recipes.config import Config, Layers
+from headrace.recipes.config_files import read_config_file
 from headrace.recipes.tryout import Tryout, try_out
 from tests.conftest import make_text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,8 @@ from headrace.errors import EXIT_STOPPED, UsageError
 from headrace.generation.generate import Sampling
 from headrace.machine.group import is_joined
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
-from headrace.recipes.config import Config, Layers, all_keys, parse_override, read_config_file
+from headrace.recipes.config import Config, Layers, all_keys
+from headrace.recipes.config_files import parse_override, read_config_file
 from headrace.recipes.generate import read_run_config, stream_text
 from headrace.recipes.parallel import best_processes, check_batch_size, launch
 from headrace.recipes.presets import PRESETS
@@ -36,7 +38,7 @@ def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | N
     """Default < preset < file < key=value. `fallback`: the preset where nothing to learn from is given."""
     layers = Layers()
     files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
-    overrides = [a for a in arguments if "=" in a and not Path(a).exists()]
+    overrides = [a for a in arguments if "=" in a and not os.path.exists(a)]
     corpus = [a for a in arguments if a not in files and a not in overrides]
     if resume is not None:
         saved = read_run_config(resume)

@@ -16,7 +16,8 @@ from headrace.cli.training import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
 from headrace.files import write_atomically
 from headrace.perf.units import human_bytes
-from headrace.recipes.config import Layers, parse_override
+from headrace.recipes.config import Layers
+from headrace.recipes.config_files import parse_override
 from headrace.recipes.generate import read_run_config
 from headrace.recipes.tune import DEFAULT_MINUTES, Finding, Tuning
 from headrace.recipes.tune import tune as run_trials

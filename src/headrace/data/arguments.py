@@ -12,6 +12,7 @@ from headrace.errors import UsageError
 
 MAX_QUEUED_BATCHES = 256
 MAX_QUEUED_BYTES = 256 << 20
+MAX_PREFETCH_BATCHES = 1 << 16  # of a number that somebody asked for
 
 
 def whole(value: Any) -> Any:
@@ -37,6 +38,8 @@ def check_arguments(
     ):
         if not isinstance(value, int) or value < least:
             raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if prefetch != "auto" and int(prefetch) > MAX_PREFETCH_BATCHES:
+        raise UsageError(f"prefetch_batches must be at most {MAX_PREFETCH_BATCHES:,}, not {prefetch:,}")
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} does not exist: with world_size {world_size} ranks are 0 to {world_size - 1}")
     if batch_size % world_size:
@@ -58,10 +61,15 @@ def source_weights(cache: Cache, given: Sequence[float] | None) -> list[float] |
     return list(given)
 
 
-def queue_limit(rows: int, row_bytes: int, max_sequences: int | None, memory_budget: int | None) -> int:
-    """How many batches of `rows` may be held: the tighter of the bounds in sequences and in bytes."""
+def queue_limit(
+    rows: int, row_bytes: int, prefetch: int | str, max_sequences: int | None, memory_budget: int | None
+) -> int:
+    """Return how many batches of `rows` may be held: those asked for, within the bounds in sequences and in bytes.
+
+    Where the depth is chosen by the loader itself, it stays within bounds of its own.
+    """
     batch_bytes = rows * row_bytes
-    limit = max(2, min(MAX_QUEUED_BATCHES, MAX_QUEUED_BYTES // batch_bytes))
+    limit = max(2, min(MAX_QUEUED_BATCHES, MAX_QUEUED_BYTES // batch_bytes)) if prefetch == "auto" else int(prefetch)
     if max_sequences is not None:
         if max_sequences < rows:
             raise UsageError(f"max_sequences_in_memory {max_sequences} does not hold one batch of {rows} sequences")

@@ -125,7 +125,9 @@ class Loader:
                 "mixture": digest(repr(weights))[:8] if weights else "",
             }
             make = _maker(self.cache, self._assembler, transform, seed, rank)
-            limit = queue_limit(batch_size // world_size, self.row_bytes, max_sequences_in_memory, memory_budget)
+            limit = queue_limit(
+                batch_size // world_size, self.row_bytes, prefetch_batches, max_sequences_in_memory, memory_budget
+            )
             if self._builder is not None:
                 self._builder.set_order(self._build_order())
                 self._builder.start()
@@ -322,8 +324,7 @@ def _make_feed(
         return Inline(make)
     if prefetch_batches == "auto":
         return Prefetcher(make, num_workers, min(2, limit), grow_to=limit)
-    depth = min(prefetch_batches, limit)
-    return Prefetcher(make, num_workers, depth, grow_to=depth)
+    return Prefetcher(make, num_workers, limit, grow_to=limit)
 
 
 def _open_or_build(

@@ -10,7 +10,7 @@ _UNITS |= {f"{unit}b": 1000**power for power, unit in enumerate("kmgt", start=1)
 
 
 def parse_bytes(name: str, text: str) -> int:
-    """A size such as 256MiB, 850MB or 1.5G; `name` is the option that an error is about.
+    """Read a size such as 256MiB, 850MB or 1.5G; `name` is the option that an error is about.
 
     >>> parse_bytes("--memory-budget", "256MiB")
     268435456
@@ -18,6 +18,9 @@ def parse_bytes(name: str, text: str) -> int:
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     unit = text.strip()[len(number) :].strip().lower()
     try:
-        return int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError):
-        raise UsageError(f"{name} {text!r}: not a size; write it like 256MiB, 850MB or 2GiB") from None
+        size = int(float(number) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        size = -1
+    if not 0 <= size < 1 << 63:
+        raise UsageError(f"{name} {text!r}: not a size; write it like 256MiB, 850MB or 2GiB")
+    return size

@@ -8,23 +8,23 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ModelConfig(BaseModel):
-    """The shape of a network. Zero means: chosen from the other values."""
+    """The shape of a network. Zero means: chosen from the other values. Limits are far above what any machine holds."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
     arch: Literal["gpt2", "qwen3"] = "qwen3"
     """gpt2: LayerNorm, GELU, learned positions. qwen3: RMSNorm, RoPE, QK-norm, SwiGLU; trains better."""
-    d_model: int = Field(default=256, ge=8)
+    d_model: int = Field(default=256, ge=8, le=1 << 17)
     """Width."""
-    num_heads: int = Field(default=0, ge=0)
+    num_heads: int = Field(default=0, ge=0, le=1 << 17)
     """Attention heads; 0: one for every 64 of the width."""
-    num_layers: int = Field(default=4, ge=1)
+    num_layers: int = Field(default=4, ge=1, le=1000)
     """Blocks."""
-    d_ff: int = Field(default=0, ge=0)
+    d_ff: int = Field(default=0, ge=0, le=1 << 20)
     """Width of the feed-forward part; 0: 4 x the width (gpt2), 8/3 x to the nearest 64 (qwen3)."""
-    vocab_size: int = Field(default=0, ge=0)
+    vocab_size: int = Field(default=0, ge=0, le=1 << 24)
     """Tokens; 0: as many as the tokenizer has."""
-    context: int = Field(default=0, ge=0)
+    context: int = Field(default=0, ge=0, le=1 << 24)
     """Longest sequence that the network can take; 0: training.max_length."""
     tie_embeddings: bool = True
     """Whether the head shares the weights of the token embedding."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
-import re
-import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headrace.data.config import DataConfig
+from headrace.data.sources import Source
 from headrace.errors import UsageError
 from headrace.models.config import ModelConfig
 from headrace.training.config import TrainingConfig
@@ -22,7 +18,7 @@ from headrace.training.config import TrainingConfig
 class RunConfig(BaseModel):
     """Where results go, and in how many processes."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
     out: str = ""
     """The run directory; empty: runs/ and the time."""
@@ -30,12 +26,12 @@ class RunConfig(BaseModel):
     """true: continue, an error without a checkpoint. auto: continue if the run directory has one, else begin."""
     force: bool = False
     """Start even where the memory that is free is predicted not to be enough."""
-    processes: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = 1
     """Processes on this machine that train together; auto: as many as are measured to be fastest, each with its share
     of the cores. torchrun's number, under torchrun. For the command line: from Python, start by torchrun."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
     """ddp: every process has the whole model. fsdp: each has its piece of the model and of the optimizer's state."""
-    timeout_seconds: float = Field(default=300, gt=0)
+    timeout_seconds: float = Field(default=300, gt=0, le=10_000_000)
     """How long a process waits for the others before it gives up."""
     tensorboard: bool = False
     """Write TensorBoard event files too (needs the extra `tensorboard`)."""
@@ -75,6 +71,8 @@ class Layers:
         """A mapping of sections (nested) or of dotted keys."""
         for key, value in _flatten(values, origin).items():
             name = ALIASES.get(key, key)
+            if name not in all_keys():
+                raise UsageError(f"{key}: unknown key ({origin}).{nearest_hint(key)}")
             self.values[name] = value
             self.origins[name] = origin if name == key else f"{origin}, as {key}"
 
@@ -93,25 +91,24 @@ class Layers:
         first = problem.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:2])
         origin = self.origins.get(key, "")
-        where = f" ({origin})" if origin else ""
-        if first["type"] == "extra_forbidden":
-            return f"{key}: unknown key{where}.{_nearest(key)}"
+        where = f" ({origin[:200]})" if origin else ""
         message = first["msg"].removeprefix("Value error, ")
         if key in self.values:
-            return f"{key}: {self.values[key]!r}{where}: {message}"
+            return f"{key}: {_shown(self.values[key])}{where}: {message}"
         places = [f"{name} was set by {o}" for name, o in self.origins.items() if name.startswith(f"{key}.")]
         return f"{key}: {message}" + (f" ({'; '.join(places[:4])})" if places else "")
 
 
 def _flatten(values: dict[str, Any], origin: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for key, value in values.items():
+    for key, value in ((str(key), value) for key, value in values.items()):
         if "." in key:
             flat[key] = value
         elif key not in SECTIONS:
-            raise UsageError(f"{key}: unknown section ({origin}). Sections are {', '.join(SECTIONS)}.{_nearest(key)}")
+            hint = _section_hint(key, value)
+            raise UsageError(f"{key[:80]}: unknown section ({origin}). Sections are {', '.join(SECTIONS)}.{hint}")
         elif not isinstance(value, dict):
-            raise UsageError(f"{key}: a section holds keys, not {value!r} ({origin})")
+            raise UsageError(f"{key}: a section holds keys, not {_shown(value)} ({origin})")
         else:
             flat |= {f"{key}.{name}": inner for name, inner in value.items()}
     return flat
@@ -121,63 +118,57 @@ def all_keys() -> list[str]:
     return [f"{section}.{name}" for section, kind in SECTIONS.items() for name in kind.model_fields]
 
 
-def _nearest(key: str) -> str:
-    keys = [*all_keys(), *ALIASES]
+def is_text(key: str) -> bool:
+    """Tell whether a key takes text as it is written; `[]` stands for the items of a list.
+
+    >>> is_text("training.prompt"), is_text("data.sources[].path"), is_text("training.seed")
+    (True, True, False)
+    """
+    return key in _TEXT_KEYS
+
+
+def _text_keys() -> set[str]:
+    keys = {
+        f"{section}.{name}"
+        for section, kind in SECTIONS.items()
+        for name, field in kind.model_fields.items()
+        if field.annotation in (str, str | None)
+    }
+    for sources in ("data.sources", "data.validation_sources"):
+        named = [name for name, field in Source.model_fields.items() if field.annotation is str]
+        keys |= {f"{sources}[]", *(f"{sources}[].{name}" for name in (*named, "path", "path[]"))}
+    return keys
+
+
+_TEXT_KEYS = _text_keys()
+
+
+def nearest_hint(key: str) -> str:
+    """Suggest what a key was meant to be: one of that name in any section, else the nearest as a whole."""
+    known = [*all_keys(), *ALIASES]
     last = key.rpartition(".")[2]
-    elsewhere = [name for name in keys if name.rpartition(".")[2] == last]
-    near = elsewhere or difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-    if not near:
-        near = [
-            name
-            for name in keys
-            if name.rpartition(".")[2] in difflib.get_close_matches(last, [k.rpartition(".")[2] for k in keys], 1)
-        ]
+    candidates = [name for name in known if name.rpartition(".")[2] == last]
+    if not candidates and "." not in key:
+        candidates = difflib.get_close_matches(key, SECTIONS, 1) or [name for name in SECTIONS if key.startswith(name)]
+    if not candidates:
+        candidates = [name for name in known if difflib.get_close_matches(last, [name.rpartition(".")[2]], 1, 0.75)]
+    near = difflib.get_close_matches(key, candidates or known, 1, cutoff=0.0 if candidates else 0.7)
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def read_config_file(path: Path) -> dict[str, Any]:
-    """YAML, TOML, or JSON with comments."""
+def _section_hint(key: str, value: Any) -> str:
+    """Suggest a section by its name, or by the keys that stand in it."""
+    hint = nearest_hint(key)
+    if hint or not isinstance(value, dict):
+        return hint
+    section, kind = max(SECTIONS.items(), key=lambda item: len(item[1].model_fields.keys() & value.keys()))
+    return f" Did you mean {section}?" if kind.model_fields.keys() & value.keys() else ""
+
+
+def _shown(value: Any) -> str:
+    """Show a value in a message, however large it is."""
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".toml":
-            value = tomllib.loads(text)
-        elif path.suffix == ".json":
-            value = json.loads(strip_comments(text))
-        else:
-            value = yaml.safe_load(text)
-    except OSError as problem:
-        raise UsageError(f"{path}: cannot be read ({problem.strerror}).") from None
-    except (yaml.YAMLError, json.JSONDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise UsageError(f"{path}: not valid {path.suffix[1:].upper()}: {' '.join(str(problem).split())}") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{path}: a configuration has sections ({', '.join(SECTIONS)}), not a {type(value).__name__}.")
-    return value
-
-
-def strip_comments(text: str) -> str:
-    """Remove // and /* */ comments outside of strings, and commas before a closing bracket.
-
-    >>> strip_comments('{"a": "http://x", // why\\n "b": 1,}')
-    '{"a": "http://x", \\n "b": 1}'
-    """
-    pattern = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-    text = pattern.sub(lambda found: found.group(1) or "", text)
-    return re.sub(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', lambda found: found.group(1) or "", text)
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """`key=value` with the value as YAML reads it.
-
-    >>> parse_override("training.batch_size=32")
-    ('training.batch_size', 32)
-    """
-    key, _, value = text.partition("=")
-    if "." not in key:
-        raise UsageError(f"{text}: write overrides as section.key=value.{_nearest(key)}")
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        parsed = value
-    if isinstance(parsed, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", parsed):
-        parsed = float(parsed)  # YAML takes 1e-3 for a string
-    return key, parsed if parsed is not None else ""
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:200]}…"

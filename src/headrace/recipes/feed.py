@@ -25,7 +25,7 @@ def training_sources(config: Config) -> list[Source]:
                 f"{source}: a token cache, not text. To train on it, name its text and its tokenizer too:"
                 f" headrace train TEXT data.tokenizer={Cache.open(Path(source)).tokenizer.spec} data.cache_dir={source}"
             )
-    return as_sources(list(config.data.sources) or standard_library())
+    return config.data.apply_options(as_sources(list(config.data.sources) or standard_library()))
 
 
 def tokenizer_spec(config: Config) -> str:
@@ -93,7 +93,7 @@ def open_validation(config: Config, training_cache: Cache) -> Loader | None:
     if data.cache_dir:  # a folder holds one corpus: the folder itself is the training text's
         common["cache_dir"] = Path(data.cache_dir) / VALIDATION
     return Loader(
-        training_cache if _is_split(config) else as_sources(list(data.validation_sources)),
+        training_cache if _is_split(config) else data.apply_options(as_sources(list(data.validation_sources))),
         prefetch_batches=0,
         shuffle=False,
         split="validation" if _is_split(config) else "all",

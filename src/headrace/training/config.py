@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from headrace.data.sizes import parse_bytes
+
+MAX_STEPS = 10**15
+MAX_UPDATE_TOKENS = 1 << 30
 
 
 class TrainingConfig(BaseModel):
     """Everything about the training itself. Zero or `auto` means: chosen, and written into the resolved config."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
     learning_rate: float = Field(default=0.003, gt=0)
     """Peak learning rate."""
-    batch_size: int = Field(default=16, ge=1)
+    batch_size: int = Field(default=16, ge=1, le=1 << 24)
     """Sequences per update, over all processes."""
-    micro_batch_size: int = Field(default=0, ge=0)
+    micro_batch_size: int = Field(default=0, ge=0, le=1 << 24)
     """Sequences per forward pass; 0: chosen by a short measurement."""
-    max_length: int = Field(default=256, ge=1)
+    max_length: int = Field(default=256, ge=1, le=1 << 24)
     """Tokens per sequence."""
-    num_epochs: float = Field(default=0, ge=0)
+    num_epochs: float = Field(default=0, ge=0, le=1e9)
     """Passes over the training part; 0: no limit. Of the three limits, the first that is reached ends the run."""
-    max_steps: int = Field(default=0, ge=0)
+    max_steps: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Updates; 0: no limit."""
-    max_minutes: float = Field(default=0, ge=0)
+    max_minutes: float = Field(default=0, ge=0, le=1e9)
     """Minutes of training; 0: no limit."""
     optimizer: Literal["muon", "adamw"] = "muon"
     """muon: orthogonalised momentum for matrices, AdamW for the rest. adamw: AdamW for all."""
@@ -54,17 +59,33 @@ class TrainingConfig(BaseModel):
     """Kernel of float32 products; auto: oneDNN where it is measured to be faster than PyTorch's default."""
     compile: bool = False
     """Try torch.compile too, where there is a C++ compiler, and keep it if it is measured to be faster."""
-    threads: int = Field(default=0, ge=0)
+    threads: int = Field(default=0, ge=0, le=4096)
     """Threads of the computation; 0: one per core."""
     memory_budget: str = ""
     """Most memory of the whole process, such as 850MB: micro-batch and gradient checkpointing are chosen within it."""
-    evaluate_every: int = Field(default=0, ge=0)
+    evaluate_every: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Steps between evaluations; 0: ten of them in a run, whatever limits it."""
-    evaluation_tokens: int = Field(default=50_000, ge=0)
+    evaluation_tokens: int = Field(default=50_000, ge=0, le=10**15)
     """Tokens of the validation part to evaluate on, the same every time; 0: all of it."""
-    save_every: int = Field(default=0, ge=0)
+    save_every: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Steps between checkpoints; 0: ten of them in a run. The best and the last are kept whatever this is."""
     prompt: str = ""
     """What samples begin with."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Seed of weights, order and samples."""
+
+    @field_validator("memory_budget")
+    @classmethod
+    def _check_budget(cls, budget: str) -> str:
+        if budget:
+            parse_bytes("training.memory_budget", budget)
+        return budget
+
+    @model_validator(mode="after")
+    def _check_update(self) -> TrainingConfig:
+        if self.batch_size * self.max_length > MAX_UPDATE_TOKENS:
+            raise ValueError(
+                f"batch_size {self.batch_size:,} times max_length {self.max_length:,} is more than"
+                f" {MAX_UPDATE_TOKENS:,} tokens per update"
+            )
+        return self
