@@ -6,13 +6,15 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from headrace.data.tokenizers import Tokenizer, from_json
 from headrace.errors import CheckpointError, UsageError
 from headrace.generation.generate import Sampling, generate
 from headrace.models.config import ModelConfig
+from headrace.models.counts import count
 from headrace.models.network import Network, build
-from headrace.training.checkpoint import load_weights, read_state
+from headrace.training.restore import STATE, check_weights_fill, load_weights, read_state
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -29,11 +31,14 @@ def load_model(path: Path) -> tuple[Network, Tokenizer]:
     """The network and tokenizer of a checkpoint, checked."""
     checkpoint = find_checkpoint(path)
     state = read_state(checkpoint)
-    network = build(ModelConfig.model_validate(state["config"]["model"]))
+    try:
+        model, spec = ModelConfig.model_validate(state["config"]["model"]), str(state["config"]["data"]["tokenizer"])
+    except (KeyError, TypeError, ValueError) as problem:
+        raise CheckpointError(f"{checkpoint / STATE}: damaged, or of another version ({problem}).") from None
+    check_weights_fill(checkpoint, count(model, model.context).num_parameters)
+    network = build(model)
     load_weights(checkpoint, network)
-    tokenizer = from_json(
-        state["config"]["data"]["tokenizer"], (checkpoint / "tokenizer.json").read_text(), str(checkpoint)
-    )
+    tokenizer = from_json(spec, (checkpoint / "tokenizer.json").read_text(encoding="utf-8"), str(checkpoint))
     return network.eval(), tokenizer
 
 
@@ -56,9 +61,16 @@ def stream_text(run: str | os.PathLike[str], prompt: str, sampling: Sampling) ->
         yield pieces
 
 
-def read_run_config(folder: Path) -> dict[str, dict[str, object]]:
-    """The resolved configuration of a run."""
+def read_run_config(folder: Path) -> dict[str, Any]:
+    """Read the resolved configuration of a run."""
     try:
         return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError, RecursionError):
         raise CheckpointError(f"{folder}: not a run directory (no readable config.json).") from None
+
+
+def read_checkpoint_config(checkpoint: Path, otherwise: CheckpointError) -> dict[str, Any]:
+    """Read the configuration that a checkpoint was saved with; raise the given error where there is no checkpoint."""
+    if not (checkpoint / STATE).exists():
+        raise otherwise
+    return dict(read_state(checkpoint)["config"])

@@ -36,5 +36,5 @@ class TensorBoard:
 
     def __call__(self, line: dict[str, Any]) -> None:
         for name in SCALARS:
-            if name in line:
+            if line.get(name) is not None:
                 self._writer.add_scalar(name, line[name], line["step"])

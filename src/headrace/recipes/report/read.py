@@ -14,9 +14,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from headrace.errors import ReportError
-from headrace.files import owner_is_gone
+from headrace.files import owner_is_gone, without_nan
 from headrace.models.config import ModelConfig
 from headrace.perf import breakdown, flops, speed
+from headrace.recipes.folder import read_samples
 from headrace.training.loop import TRAINING_STAGES
 
 DONE_SECONDS = 1e-4  # a stage that was not due takes less
@@ -180,7 +181,7 @@ def read_run(folder: Path) -> RunRecord:
         corpus=_read_part(folder / "corpus.json", {"bytes", "documents", "tokens", "tokenizer", "chunking"}, notes),
         ledger=_read_json(folder / "ledger.json"),
         tuning=_read_part(folder / "tune.json", {"findings"}, notes),
-        samples=_read_samples(folder / "samples.txt"),
+        samples=read_samples(folder / "samples.txt"),
         notes=notes,
     )
 
@@ -196,7 +197,7 @@ def _read_metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
             line = dict(json.loads(text_line))
             assert line.keys() >= NEEDED_OF_A_STEP
             assert "data wait" in line["seconds"]
-            metrics.append(line)
+            metrics.append(without_nan(line))  # runs of headrace 0.x wrote NaN
         except (ValueError, TypeError, AssertionError):
             notes.append(f"line {number} of metrics.jsonl is torn or lacks figures, and was left out")
     if not metrics:
@@ -232,12 +233,3 @@ def _check_version(environment: dict[str, Any], notes: list[str]) -> None:
 
 def _as_numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)]
-
-
-def _read_samples(path: Path) -> list[tuple[int, str]]:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    parts = re.split(r"^--- step (\d+) ---\n", text, flags=re.MULTILINE)
-    return [(int(step), sample.rstrip("\n")) for step, sample in zip(parts[1::2], parts[2::2], strict=True)]
