@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import secrets
 import zlib
@@ -46,22 +47,37 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
+def without_nan(value: Any) -> Any:
+    """Return the same value with null for numbers that JSON does not have: NaN and the infinities.
+
+    >>> without_nan({"loss": float("nan"), "seconds": [1.5, float("inf")]})
+    {'loss': None, 'seconds': [1.5, None]}
+    """
+    if isinstance(value, dict):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_checked_json(path: Path, value: dict[str, Any], temporary: Path | None = None) -> None:
     """Write a JSON object together with its own checksum, atomically."""
     write_atomically(path, canonical_json({**value, "checksum": digest(canonical_json(value))}).encode(), temporary)
 
 
-def read_checked_json(path: Path) -> dict[str, Any]:
-    """Read what `write_checked_json` wrote; damage is an error that names the file."""
+def read_checked_json(
+    path: Path,
+    error: type[HeadraceError] = CacheError,
+    remedy: str = " Delete it and run `headrace prepare` again.",
+) -> dict[str, Any]:
+    """Read what `write_checked_json` wrote; damage is an error that names the file and what to do about it."""
     try:
         value = json.loads(path.read_bytes())
         stored = value.pop("checksum")
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
-        raise CacheError(
-            f"{path}: not a headrace file, or damaged ({problem}). Delete it and run `headrace prepare` again."
-        ) from None
+        raise error(f"{path}: not a headrace file, or damaged ({problem}).{remedy}") from None
     if stored != digest(canonical_json(value)):
-        raise CacheError(f"{path}: its contents do not match its checksum. Delete it and run `headrace prepare` again.")
+        raise error(f"{path}: its contents do not match its checksum.{remedy}")
     return dict(value)
 
 

@@ -169,7 +169,7 @@ def test_damaged_checkpoints(corpus: Path, tmp_path: Path, how: str, message: st
 def test_weights_of_another_shape(corpus: Path, tmp_path: Path) -> None:
     from headrace.models.config import ModelConfig
     from headrace.models.network import build
-    from headrace.training.checkpoint import load_weights
+    from headrace.training.restore import load_weights
 
     train(**settings(corpus, tmp_path / "run"))
     other = build(ModelConfig(d_model=64, num_layers=2, num_heads=2, vocab_size=257, context=32))
@@ -224,7 +224,7 @@ def test_wrong_combinations(corpus: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             train(**values)
     with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
-        train(**settings(corpus, tmp_path / "run", **{"run.resume": True}))
+        train(**settings(corpus, tmp_path / "nothing", **{"run.resume": True}))
 
 
 def test_a_failed_save_keeps_the_last_checkpoint(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,15 +41,19 @@ def curve(values: list[float], width: int = 40) -> str:
     return "".join(CURVE[round((value - low) / span * (len(CURVE) - 1))] for value in means)
 
 
+def _validation(loss: float | None, bits_per_byte: float | None) -> str:
+    return "" if loss is None or bits_per_byte is None else f"{loss:.4f} ({bits_per_byte:.3f} bits/byte)"
+
+
 class TrainingDisplay:
     """Follows the steps of a run."""
 
     def __init__(self, pretraining: Pretraining) -> None:
         self._pretraining = pretraining
-        self._losses: deque[float] = deque(maxlen=4000)
+        self._losses: deque[float] = deque(pretraining.history.losses, maxlen=4000)
         self._shown_s = 0.0
-        self._sample = ""
-        self._validation = ""
+        self._sample = pretraining.run.last_sample
+        self._validation = _validation(pretraining.run.validation_loss, pretraining.run.validation_bits_per_byte)
         self._num_warned = 0
         self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
 
@@ -63,6 +67,8 @@ class TrainingDisplay:
             f" {escape(str(self._pretraining.folder.path))}"
         )
         show_notices(self._pretraining.tokenizer.notices, err)
+        for notice in self._pretraining.notices:
+            err.print(notice, markup=False)
         if self._live is not None:
             self._live.__enter__()
         return self
@@ -72,12 +78,15 @@ class TrainingDisplay:
             self._live.__exit__(*problem)
 
     def update(self, info: StepInfo) -> None:
-        self._losses.append(info.loss)
+        if not info.is_skipped:
+            self._losses.append(info.loss)
         for warning in self._pretraining.run.warnings[self._num_warned :]:
             show_warning(warning)
             self._num_warned += 1
+        if info.warning:
+            show_warning(info.warning)
         if info.evaluation is not None:
-            self._validation = f"{info.evaluation.loss:.4f} ({info.evaluation.bits_per_byte:.3f} bits/byte)"
+            self._validation = _validation(info.evaluation.loss, info.evaluation.bits_per_byte)
         self._sample = info.sample or self._sample
         now = time.monotonic()
         if self._live is not None:

@@ -13,16 +13,17 @@ from rich.markup import escape
 
 from headrace.cli import display
 from headrace.cli.progress import TrainingDisplay
-from headrace.errors import EXIT_STOPPED, UsageError
+from headrace.errors import EXIT_STOPPED, CheckpointError, UsageError
 from headrace.generation.generate import Sampling
 from headrace.machine.group import is_joined
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
 from headrace.recipes.config import Config, Layers, all_keys
 from headrace.recipes.config_files import parse_override, read_config_file
-from headrace.recipes.generate import read_run_config, stream_text
+from headrace.recipes.generate import read_checkpoint_config, read_run_config, stream_text
 from headrace.recipes.parallel import best_processes, check_batch_size, launch
 from headrace.recipes.presets import PRESETS
 from headrace.recipes.pretrain import Pretraining
+from headrace.recipes.resume import split_checkpoint
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
@@ -41,9 +42,14 @@ def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | N
     overrides = [a for a in arguments if "=" in a and not os.path.exists(a)]
     corpus = [a for a in arguments if a not in files and a not in overrides]
     if resume is not None:
-        saved = read_run_config(resume)
-        layers.add({section: dict(values) for section, values in saved.items()}, f"{resume}/config.json")
-        layers.add({"run.out": str(resume.resolve()), "run.resume": True}, "--resume")
+        folder, wanted = split_checkpoint(resume)
+        try:
+            layers.add(read_run_config(folder), f"{folder}/config.json")
+        except CheckpointError as problem:
+            checkpoint = folder / "checkpoints" / ("last" if wanted is True else str(wanted))
+            layers.add(read_checkpoint_config(checkpoint, problem), f"{checkpoint}/state.json")
+            display.err.print(f"{problem} Its configuration is taken from {checkpoint}.", markup=False)
+        layers.add({"run.out": str(folder.resolve()), "run.resume": wanted}, "--resume")
     elif preset or not (files or corpus or any(text.startswith("data.sources=") for text in overrides)):
         name = preset or fallback  # nothing to learn from was given: learn what is on this disk
         if name and name not in PRESETS:
@@ -66,7 +72,9 @@ def train(
     arguments: Arguments = None,
     preset: Preset = "",
     out: Annotated[Path | None, typer.Option(help="The run directory. Default: runs/ and the time.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue this run exactly where it was.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue this run, or this checkpoint of it, exactly where it was.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Start even where memory is predicted to run out.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -87,9 +95,12 @@ def train(
         if not pretraining.group.is_main:
             _follow(pretraining)
             return
-        with TrainingDisplay(pretraining) as shown:
-            for info in pretraining.steps():
-                shown.update(info)
+        if pretraining.finished:
+            display.err.print(pretraining.finished, markup=False)
+        else:
+            with TrainingDisplay(pretraining) as shown:
+                for info in pretraining.steps():
+                    shown.update(info)
         run = pretraining.run
         display.show_run(run.as_json())
         if as_json:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from headrace.data.arguments import MAX_PREFETCH_BATCHES
 from headrace.data.sizes import parse_bytes
 from headrace.data.sources import Source
+from headrace.data.special_tokens import SpecialTokensInText
 
 
 def _as_list(given: Any) -> Any:
@@ -17,8 +18,6 @@ def _as_list(given: Any) -> Any:
 
 Sources = Annotated[list[str | dict[str, Any]], BeforeValidator(_as_list)]
 SOURCE_OPTIONS = ("document", "delimiter", "text_field", "invalid_utf8", "malformed_lines", "max_expansion")
-
-from headrace.data.special_tokens import SpecialTokensInText
 
 
 class DataConfig(BaseModel):

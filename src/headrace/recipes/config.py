@@ -22,8 +22,9 @@ class RunConfig(BaseModel):
 
     out: str = ""
     """The run directory; empty: runs/ and the time."""
-    resume: bool | Literal["auto"] = False
-    """true: continue, an error without a checkpoint. auto: continue if the run directory has one, else begin."""
+    resume: bool | Annotated[str, Field(pattern=r"^(auto|last|best|step-\d{8,})$")] = False
+    """true: continue from the last checkpoint, an error without a run. auto: continue if the run directory has a
+    checkpoint, else begin. best or step-00000100: continue from that checkpoint; later steps are done again."""
     force: bool = False
     """Start even where the memory that is free is predicted not to be enough."""
     processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = 1

@@ -17,19 +17,34 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, TrainingError
-from headrace.files import refuse_links, temporary_beside, write_atomically, writing_failed
+from headrace.files import refuse_links, temporary_beside, without_nan, write_atomically, writing_failed
 from headrace.locks import is_held, take_lock
 
 LOCK = "run.lock"
 # Everything else is replaced as a whole, which leaves alone what a link leads to.
 WRITTEN_IN_PLACE = (LOCK, "metrics.jsonl", "samples.txt", "tensorboard", "checkpoints")
+
+
+@dataclass
+class History:
+    """What is known of a run before it goes on."""
+
+    losses: list[float] = field(default_factory=list)
+    """Of every update that was not skipped."""
+    validation_loss: float | None = None
+    """The newest."""
+    validation_bits_per_byte: float | None = None
+    first_sample: str = ""
+    last_sample: str = ""
 
 
 class RunFolder:
@@ -48,6 +63,10 @@ class RunFolder:
     def is_in_use(self) -> bool:
         """Whether a living process trains here."""
         return is_held(self.path / LOCK)
+
+    @property
+    def holds_a_configuration(self) -> bool:
+        return (self.path / "config.json").exists()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -72,7 +91,8 @@ class RunFolder:
         """Write what is known before the first step; after a resume, forget lines of steps that come again."""
         self.write_json("config.json", config)
         self.write_json("environment.json", environment)
-        _keep_metrics_before(self.path / "metrics.jsonl", step)
+        _keep_metrics_until(self.path / "metrics.jsonl", step)
+        _keep_samples_until(self.path / "samples.txt", step or -1)  # a run that begins again samples step 0 again
         _point_last(self.path)
 
     def metrics(self) -> MetricsFile:
@@ -80,10 +100,32 @@ class RunFolder:
 
     def add_sample(self, step: int, text: str) -> None:
         with open(self.path / "samples.txt", "a", encoding="utf-8") as file:
-            file.write(f"--- step {step} ---\n{text}\n\n")
+            file.write(_as_sample(step, text))
 
     def write_json(self, name: str, value: Any) -> None:
-        write_atomically(self.path / name, json.dumps(value, indent=1).encode())
+        write_atomically(self.path / name, json.dumps(without_nan(value), indent=1).encode())
+
+    def history(self, step: int) -> History:
+        """Read what the steps up to this one left behind, for a run that goes on."""
+        history = History()
+        for line in _metrics_until(self.path / "metrics.jsonl", step):
+            if isinstance(line.get("loss"), float):
+                history.losses.append(line["loss"])
+            if isinstance(line.get("validation_loss"), float):
+                history.validation_loss = line["validation_loss"]
+                history.validation_bits_per_byte = line.get("validation_bits_per_byte")
+        samples = [text for number, text in read_samples(self.path / "samples.txt") if number <= step]
+        if samples:
+            history.first_sample, history.last_sample = samples[0], samples[-1]
+        return history
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Read an object that `write_json` wrote; None where it is missing or damaged."""
+        try:
+            value = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
 
 
 class MetricsFile:
@@ -134,17 +176,45 @@ class WatchedFolder(RunFolder):
         pass
 
 
-def _keep_metrics_before(path: Path, step: int) -> None:
+def read_samples(path: Path) -> list[tuple[int, str]]:
+    """Read samples.txt: the step and the text of each."""
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:  # a sample may hold any line end
+            text = file.read()
+    except OSError:
+        return []
+    parts = re.split(r"^--- step (\d+) ---\n", text, flags=re.MULTILINE)
+    return [(int(step), sample.removesuffix("\n\n")) for step, sample in zip(parts[1::2], parts[2::2], strict=True)]
+
+
+def _metrics_until(path: Path, step: int) -> Iterator[dict[str, Any]]:
+    """Yield the lines of metrics.jsonl up to a step; one that was torn when the run was killed is left out."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # the torn last line of a killed run
-    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for text in file:
+            try:
+                line = dict(json.loads(text))
+                if line["step"] <= step:
+                    yield line
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+
+
+def _keep_metrics_until(path: Path, step: int) -> None:
+    if path.exists():
+        kept = [json.dumps(without_nan(line)) + "\n" for line in _metrics_until(path, step)]
+        write_atomically(path, "".join(kept).encode())
+
+
+def _keep_samples_until(path: Path, step: int) -> None:
+    if path.exists():
+        kept = [_as_sample(number, text) for number, text in read_samples(path) if number <= step]
+        write_atomically(path, "".join(kept).encode())
+
+
+def _as_sample(step: int, text: str) -> str:
+    return f"--- step {step} ---\n{text}\n\n"
 
 
 def _point_last(folder: Path) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from headrace.data.tokenizer_json import read_tokenizer_file
 from headrace.data.tokenizers import Tokenizer, from_json
@@ -14,8 +15,9 @@ from headrace.errors import CheckpointError, UsageError
 from headrace.generation.generate import Sampling, generate
 from headrace.generation.text import TextStream
 from headrace.models.config import ModelConfig
+from headrace.models.counts import count
 from headrace.models.network import Network, build
-from headrace.training.checkpoint import load_weights, read_state
+from headrace.training.restore import STATE, check_weights_fill, load_weights, read_state
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -32,11 +34,16 @@ def load_model(path: Path) -> tuple[Network, Tokenizer]:
     """The network and tokenizer of a checkpoint, checked."""
     checkpoint = find_checkpoint(path)
     state = read_state(checkpoint)
-    network = build(ModelConfig.model_validate(state["config"]["model"]))
+    try:
+        model, spec = ModelConfig.model_validate(state["config"]["model"]), str(state["config"]["data"]["tokenizer"])
+    except (KeyError, TypeError, ValueError) as problem:
+        raise CheckpointError(f"{checkpoint / STATE}: damaged, or of another version ({problem}).") from None
+    check_weights_fill(checkpoint, count(model, model.context).num_parameters)
+    network = build(model)
     load_weights(checkpoint, network)
-    data, file = state["config"]["data"], checkpoint / "tokenizer.json"
-    tokenizer = from_json(data["tokenizer"], read_tokenizer_file(file), str(file))
-    special = data.get("special_tokens_in_text", "special")  # runs from before this could be chosen
+    file = checkpoint / "tokenizer.json"
+    tokenizer = from_json(spec, read_tokenizer_file(file), str(file))
+    special = state["config"]["data"].get("special_tokens_in_text", "special")  # runs from before it could be chosen
     return network.eval(), replace(tokenizer, special_tokens_in_text=special)
 
 
@@ -51,8 +58,8 @@ def stream_text(run: str | os.PathLike[str], prompt: str, sampling: Sampling) ->
         yield ["" if token is None else stream.add(token) for stream, token in zip(streams, row, strict=True)]
 
 
-def read_run_config(folder: Path) -> dict[str, dict[str, object]]:
-    """The resolved configuration of a run."""
+def read_run_config(folder: Path) -> dict[str, Any]:
+    """Read the resolved configuration of a run."""
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -61,3 +68,10 @@ def read_run_config(folder: Path) -> dict[str, dict[str, object]]:
         raise CheckpointError(f"{folder}: not a run directory (no readable config.json).")
     values.setdefault("data", {}).setdefault("special_tokens_in_text", "special")  # runs from before it could be chosen
     return values
+
+
+def read_checkpoint_config(checkpoint: Path, otherwise: CheckpointError) -> dict[str, Any]:
+    """Read the configuration that a checkpoint was saved with; raise the given error where there is no checkpoint."""
+    if not (checkpoint / STATE).exists():
+        raise otherwise
+    return dict(read_state(checkpoint)["config"])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.errors import UsageError
+from headrace.files import without_nan
 from headrace.generation.generate import Sampling, continue_text
 from headrace.machine.allocator import keep_freed_memory, release_freed_memory
 from headrace.machine.contention import ProcessorTime
@@ -26,30 +27,24 @@ from headrace.models.network import Network, build
 from headrace.perf.memory import memory_parts
 from headrace.recipes.config import Config, Layers
 from headrace.recipes.feed import complete_model, open_training, open_validation, prepare_corpus
-from headrace.recipes.folder import RunFolder, WatchedFolder
+from headrace.recipes.folder import History, RunFolder, WatchedFolder
 from headrace.recipes.inspect import describe
 from headrace.recipes.machine import remembered_machine
 from headrace.recipes.memory import check_memory, memory_limit
 from headrace.recipes.parallel import check_batch_size, check_same_config, check_same_corpus, check_sharding
 from headrace.recipes.presets import PRESETS
-from headrace.recipes.resume import check_resumable, checkpoint_to_resume, num_processes_of, resumed_execution
+from headrace.recipes.resume import SavedRun, check_resumable, checkpoint_to_resume, read_saved_run, resumed_execution
 from headrace.recipes.run import Run
 from headrace.recipes.scale import remembered_scaling
 from headrace.recipes.tensorboard import TensorBoard
 from headrace.training.activations import activation_bytes_per_token
-from headrace.training.checkpoint import (
-    Checkpoints,
-    check_disk_space,
-    checkpoint_bytes,
-    load_optimizer,
-    load_weights,
-    read_state,
-)
+from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
 from headrace.training.choose import choose
 from headrace.training.evaluate import Evaluation, Evaluator
 from headrace.training.loop import BatchStream, Loop, Position, StepInfo, StopWaiting, Tally, as_metrics
 from headrace.training.optimizer import Optimizer
 from headrace.training.parallel import share_out
+from headrace.training.restore import load_optimizer, load_weights
 from headrace.training.schedule import Limits
 from headrace.training.step import Execution, TrainStep
 
@@ -96,6 +91,10 @@ class Pretraining:
         batches: BatchStream | None = None,
     ) -> None:
         self._given_batches = batches
+        self.finished = ""
+        """Why there is nothing to do, if there is not."""
+        self.notices: list[str] = []
+        """What a person should know before the first step."""
         self._scaling, self._machine = remembered_scaling(config), remembered_machine()  # before cores are shared out
         self.config = config.model_copy(deep=True)
         self._should_stop = should_stop
@@ -137,8 +136,10 @@ class Pretraining:
         config, training, group = self.config, self.config.training, self.group
         self._checkpoints = Checkpoints(self.folder.path / "checkpoints")
         resume_from = checkpoint_to_resume(config.run.resume, self.folder, self._checkpoints, group)
-        if resume_from is None:
+        saved = read_saved_run(resume_from) if resume_from else None
+        if saved is None:
             check_batch_size(config, group.world_size)
+            self._begin_anew()
         check_sharding(config)
         if group.world_size > 1:
             prepare_corpus(config, group)  # with all cores of a machine
@@ -148,22 +149,26 @@ class Pretraining:
         self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
         complete_model(config, self.tokenizer)
-        state = read_state(resume_from) if resume_from else None
-        if state is not None:
-            check_resumable(config, state)
+        if saved is not None:
+            check_resumable(config, saved)
+        limits = self._limits()
+        position = saved.position if saved is not None else Position()
+        self.counts = count(config.model, training.max_length)
+        self.run = Run(self.folder.path, self.counts.num_parameters)
+        self.history = self.folder.history(position.step) if saved is not None else History()
+        self.run.recall(position, self.history)
+        if limits.is_over(position.step, position.elapsed_s):
+            self._end_at_once(position, limits)
+            return
         check_memory(config, group)
         self.network = build(config.model, training.seed).to(best_device())
         check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
-        self.counts = count(config.model, training.max_length)
-        self.run = Run(self.folder.path, self.counts.num_parameters)
         runtime_bytes = memory_bytes() - 4 * self.counts.num_parameters
-        position = Position()
-        if state is not None and resume_from is not None:
+        if saved is not None and resume_from is not None:
             load_weights(resume_from, self.network)
-            self._batches.restore(state["loader"])
-            position = Position(**state["position"])
-        limits = self._limits()
-        self.execution = resumed_execution(state, config, group) if state else self._choose_execution()
+            self._batches.restore(saved.loader)
+            self.notices.append(f"goes on from step {position.step:,} ({resume_from})")
+        self.execution = resumed_execution(saved, config, group) if saved else self._choose_execution()
         self.execution.apply_to(self.network)
         for key in ("micro_batch_size", "precision", "gradient_checkpointing", "threads"):  # chosen is resolved
             setattr(training, key, getattr(self.execution, key))
@@ -171,31 +176,48 @@ class Pretraining:
         training.compile = self.execution.compiled
         self.peak_flops, self._is_described = 0.0, False
         self._hooks: list[TensorBoard] = []
-        if group.is_main:
-            self._open_instruments(stack, state, runtime_bytes, position.step)
+        facts = self._open_instruments(saved, runtime_bytes) if group.is_main else {}
         group.wait_for_all("waiting for rank 0 to begin")
         self._replica = share_out(self.network, group, config.run.sharding)
         self.optimizer = Optimizer(self.network, training)
         if resume_from is not None:
             load_optimizer(resume_from, self.optimizer)
+        # All of the checkpoint was read by now: what comes after it may go.
+        self.folder.begin(config.model_dump(), facts, position.step)
+        if group.is_main and config.run.tensorboard:
+            self._hooks.append(stack.enter_context(TensorBoard(self.folder.path)))
         step = TrainStep(self.network, self.optimizer, self.execution, training.gradient_clip, group, self._replica)
         self.loop = Loop(
             training, limits, self._batches, step, position, self._evaluate, self._save, self._should_stop, group
         )
 
-    def _open_instruments(self, stack: ExitStack, state: dict[str, Any] | None, runtime_bytes: int, step: int) -> None:
-        """What only the process that writes and speaks needs."""
+    def _begin_anew(self) -> None:
+        """Keep the configuration from the first moment on: a run that is killed before its first checkpoint has it."""
+        if self.config.run.resume and self.folder.holds_a_configuration:
+            self.notices.append("no checkpoint yet: the run begins again from its configuration")
+        self.folder.write_json("config.json", self.config.model_dump())
+
+    def _end_at_once(self, position: Position, limits: Limits) -> None:
+        """Leave a finished run as it is; a summary that it did not come to is written."""
+        key = limits.key_of_end(self.config.training, position.elapsed_s)
+        self.finished = f"{self.folder.path}: finished at step {position.step:,}; raise {key} to go on"
+        summary = self.folder.read_json("summary.json")
+        if summary is not None and summary.get("steps") == position.step:
+            self.run.recall_summary(summary)
+        else:
+            self.folder.write_json("summary.json", self.run.as_json())
+
+    def _open_instruments(self, saved: SavedRun | None, runtime_bytes: int) -> dict[str, Any]:
+        """Make what only the process that writes and speaks needs; return what environment.json tells."""
         self._evaluator = self._make_evaluator()
-        if state is not None and num_processes_of(state) == self.group.world_size:
-            self.peak_flops = state["peak_flops"]
+        if saved is not None and saved.processes == self.group.world_size:
+            self.peak_flops = saved.peak_flops
         else:
             self.peak_flops = self.group.world_size * self._measure_peak()
         facts = {**environment(), "peak_flops": self.peak_flops, "execution": asdict(self.execution)}
         facts |= self._instruments(runtime_bytes)
         release_freed_memory()  # measuring a peak takes large matrices
-        self.folder.begin(self.config.model_dump(), facts, step)
-        if self.config.run.tensorboard:
-            self._hooks.append(stack.enter_context(TensorBoard(self.folder.path)))
+        return facts
 
     def _instruments(self, runtime_bytes: int) -> dict[str, Any]:
         """What a report needs besides the metrics."""
@@ -271,7 +293,9 @@ class Pretraining:
     # Running
 
     def steps(self) -> Iterable[StepInfo]:
-        """Train, keeping the run directory up to date; then complete `run`."""
+        """Train, keeping the run directory up to date; then complete `run`. None, if it is `finished` already."""
+        if self.finished:
+            return
         run, position = self.run, self.loop.position
         if self.group.world_size == 1:  # several processes can only stop together, at the end of a step
             self.loader.call_while_waiting(self._stop_waiting)
@@ -287,13 +311,14 @@ class Pretraining:
             for info in self.loop.steps():
                 tally.add(info)
                 run.update(info, tally, self.counts.training_flops_per_token, self.peak_flops)
+                run.best_validation_loss = position.best_loss
                 if info.is_last or time.perf_counter() - looked_s > 1.0:  # looking costs half a millisecond
                     looked_s = time.perf_counter()
                     run.processor_taken_percent = ProcessorTime.now().taken_percent_since(processor_began)
                 if info.sample:
                     with self._going_on_without("samples.txt"):
                         self.folder.add_sample(info.step, info.sample)
-                line = as_metrics(info, self._gauges(info))
+                line = without_nan(as_metrics(info, self._gauges(info)))
                 with self._going_on_without("metrics.jsonl"):
                     metrics.write(json.dumps(line) + "\n")
                 for hook in self._hooks:

@@ -57,7 +57,7 @@ class TensorBoard:
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(errno.ENOENT, "somebody has removed it")
         for name in SCALARS:
-            if name in line:
+            if line.get(name) is not None:
                 self._write(step=line["step"], summary=self._make_summary(name, line[name]))
 
     def _write(self, **values: Any) -> None:

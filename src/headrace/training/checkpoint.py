@@ -9,23 +9,21 @@ checkpoints/last, best       links to two of them; the others are removed
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from headrace.data.tokenizers import Tokenizer
 from headrace.errors import CheckpointError
 from headrace.files import (
-    read_checked_json,
     sync_directory,
     temporary_beside,
     write_atomically,
@@ -33,12 +31,9 @@ from headrace.files import (
     writing_failed,
 )
 from headrace.models.network import Network
-from headrace.training.optimizer import Optimizer
+from headrace.training.restore import MODEL, OPTIMIZER, STATE, STATE_VERSION, file_hash, name_whole_one
 
-STATE_VERSION = 1
-CHECKPOINT_NAME = re.compile(r"step-\d{8,}")
-FILE_NAME = re.compile(r"\w[\w.-]*")
-MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+CHECKPOINT_NAME = r"step-\d{8,}"
 
 
 def checkpoint_bytes(network: Network) -> int:
@@ -84,15 +79,17 @@ class Checkpoints:
             _write_model(temporary, network, tokenizer)
             save_file(dict(optimizer), temporary / OPTIMIZER)
             names = sorted(file.name for file in temporary.iterdir())
+            mode = (temporary / "config.json").stat().st_mode
             for name in names:
+                os.chmod(temporary / name, mode)  # safetensors makes files that nobody else can read
                 _sync(temporary / name)
-            files = {name: _file_hash(temporary / name) for name in names}
+            files = {name: file_hash(temporary / name) for name in names}
             write_checked_json(temporary / STATE, {**state, "version": STATE_VERSION, "step": step, "files": files})
             if final.exists():  # the same step again, after a resume
                 shutil.rmtree(final)
             os.replace(temporary, final)
             sync_directory(self._folder)
-        except (OSError, safetensors.SafetensorError) as problem:
+        except (OSError, SafetensorError) as problem:
             raise writing_failed(final, _as_os_error(problem)) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -102,22 +99,16 @@ class Checkpoints:
         self._prune()
         return final
 
-    def last(self) -> Path | None:
-        """The newest checkpoint, if there is one."""
-        return self.linked("last")
-
-    def linked(self, name: str) -> Path | None:
-        """Return the checkpoint that `last` or `best` leads to; a link to anything else is refused."""
-        link = self._folder / name
-        if not link.is_symlink():
+    def find(self, name: str = "last") -> Path | None:
+        """Return the checkpoint of that name, which may be a link's; None if the run has none at all yet."""
+        place = self._folder / name
+        target = os.readlink(place) if place.is_symlink() else name
+        if re.fullmatch(CHECKPOINT_NAME, target) and (self._folder / target).exists():
+            return self._folder / target
+        if name == "last" and not place.is_symlink() and not list(self._folder.glob("step-*")):
             return None
-        target = os.readlink(link)
-        if not CHECKPOINT_NAME.fullmatch(target):
-            raise CheckpointError(
-                f"{link}: leads to {target!r}, which is not the name of a checkpoint beside it (step-NUMBER)."
-                " Make it a link to one of those, or remove it."
-            )
-        return self._folder / target if link.exists() else None
+        found = f"points to {target}, which is not there" if place.is_symlink() else "no such checkpoint"
+        raise CheckpointError(f"{place}: {found}. {name_whole_one(self._folder, target)}")
 
     def _sweep(self) -> None:
         """Remove what a killed save left. Nobody else saves here: the run directory is locked."""
@@ -129,53 +120,6 @@ class Checkpoints:
         for folder in self._folder.glob("step-*"):
             if folder.name not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The state of a checkpoint, once every file of it has been checked."""
-    if not (checkpoint / STATE).exists():
-        if list(checkpoint.glob("*.bin")) or list(checkpoint.glob("*.pt")):
-            raise CheckpointError(f"{checkpoint}: holds pickled weights; headrace reads safetensors only.")
-        raise CheckpointError(f"{checkpoint}: not a headrace checkpoint (no {STATE}).")
-    state = read_checked_json(checkpoint / STATE)
-    if state.get("version") != STATE_VERSION:
-        raise CheckpointError(f"{checkpoint}: version {state.get('version')}; this headrace reads {STATE_VERSION}.")
-    for name, expected in state["files"].items():
-        if not FILE_NAME.fullmatch(name):
-            raise CheckpointError(f"{checkpoint / STATE}: {name!r} is not the name of a file of a checkpoint.")
-        file = checkpoint / name
-        if not file.exists():
-            raise CheckpointError(f"{file}: missing from the checkpoint. Resume from another one.")
-        if _file_hash(file) != expected:
-            raise CheckpointError(f"{file}: damaged (its hash differs from state.json). Resume from another one.")
-    return state
-
-
-def load_weights(checkpoint: Path, network: Network) -> None:
-    """Weights of a checkpoint; another model's are refused by the name of the tensor."""
-    tensors = dict(_load(checkpoint / MODEL))
-    expected = network.to_hugging_face()[1]
-    for name, tensor in expected.items():
-        if name not in tensors:
-            raise CheckpointError(f"{checkpoint / MODEL}: no tensor {name}: the weights of another model.")
-        if tensors[name].shape != tensor.shape:
-            shapes = f"{tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
-            raise CheckpointError(f"{checkpoint / MODEL}: {name} is {shapes}: the weights of another model.")
-    network.load_hugging_face(tensors)
-
-
-def load_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
-    optimizer.load_tensors(_load(checkpoint / OPTIMIZER))
-
-
-def _load(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """One tensor after the other: a process that keeps a piece of each never holds them all."""
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - not a dictionary
-                yield name, file.get_tensor(name)
-    except (OSError, safetensors.SafetensorError) as problem:
-        raise CheckpointError(f"{path}: cannot be read as safetensors ({problem}).") from None
 
 
 def _write_model(folder: Path, network: Network, tokenizer: Tokenizer) -> None:
@@ -199,11 +143,6 @@ def _as_os_error(problem: Exception) -> OSError:
     found = re.search(r"\(os error (\d+)\)", str(problem))
     number = int(found[1]) if found else errno.EIO
     return OSError(number, os.strerror(number))
-
-
-def _file_hash(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()[:40]
 
 
 def _sync(path: Path) -> None:

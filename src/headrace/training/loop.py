@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import insort
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,9 +15,12 @@ from headrace.machine.group import ALONE, Group
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
 from headrace.training.schedule import Limits, learning_rate_factor
-from headrace.training.step import TokenBatch, TrainStep
+from headrace.training.step import StepResult, TokenBatch, TrainStep
 
+# So many updates may be skipped in a row, and so many of the newest ones.
 MAX_BAD_STEPS = 5
+MAX_BAD_RECENTLY, RECENT_STEPS = 10, 50
+JUMP = 10.0  # times the mean of the losses before: a sign that training has failed
 STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
 TRAINING_STAGES = ("data wait", "forward", "backward", "aggregation", "optimizer")
 
@@ -57,6 +62,7 @@ class StepInfo:
     """Over all processes."""
     evaluation: Evaluation | None = None
     sample: str | None = None
+    warning: str | None = None
     is_last: bool = False
 
 
@@ -100,13 +106,13 @@ class Loop:
         self._should_stop = should_stop
         self._group = group
         self.was_stopped = False
+        self._health = _Health()
 
     def steps(self) -> Iterator[StepInfo]:
         """Train until a limit is reached or somebody asks to stop; evaluate and save on the way and at the end."""
         position = self.position
         resumed_s = position.elapsed_s
         began = time.perf_counter()
-        consecutive_bad = 0
         while not self._limits.is_over(position.step, position.elapsed_s):
             step_began = time.perf_counter()
             progress = self._limits.progress(position.step, position.elapsed_s)
@@ -120,14 +126,8 @@ class Loop:
             waited = time.perf_counter() - step_began
             result = self._train_step(batch, factor)
             position.step += 1
-            consecutive_bad = 0 if result.is_finite else consecutive_bad + 1
             position.bad_steps += not result.is_finite
-            if consecutive_bad >= MAX_BAD_STEPS:
-                raise TrainingError(
-                    f"the loss or its gradient was not finite in {consecutive_bad} updates in a row (step"
-                    f" {position.step}). The last checkpoint is intact. Lower training.learning_rate, or look at the"
-                    " data with `headrace inspect CACHE --step N`."
-                )
+            warning = self._health.note(position.step, batch, result)
             elapsed_s = resumed_s + time.perf_counter() - began
             mine = [float(batch.num_tokens), float(self._should_stop()), waited, elapsed_s]
             everyones = self._group.gather(mine, f"ending step {position.step}")
@@ -148,6 +148,7 @@ class Loop:
                 progress=self._limits.progress(position.step, position.elapsed_s),
                 seconds={"data wait": max(waits), **result.seconds},
                 mean_data_wait_s=sum(waits) / len(waits),
+                warning=warning,
                 is_last=is_last,
             )
             if self._between_steps(info, progress):
@@ -165,6 +166,14 @@ class Loop:
         began = time.perf_counter()
         is_finished = info.is_last and not self.was_stopped
         is_evaluated = is_finished or _is_due(config.evaluate_every, info.step, progress_before, info.progress)
+        is_saved = _is_due(config.save_every, info.step, progress_before, info.progress)
+        info.seconds |= {"evaluation": 0.0, "checkpointing": 0.0}
+        if not (is_evaluated or is_saved or info.is_last):
+            return False
+        if not self._health.is_sound(self._train_step):  # what is there already is better
+            if info.is_last:
+                raise _broken(f"the weights after step {info.step} give no finite loss or gradient")
+            return True
         is_best = False
         if is_evaluated:
             info.evaluation, info.sample = self._evaluate()
@@ -173,12 +182,60 @@ class Loop:
                 position.best_loss, is_best = loss, True
             is_best = self._group.from_main(is_best, "waiting for rank 0 to evaluate")  # saving may need everybody
         evaluated = time.perf_counter()
-        is_saved = _is_due(config.save_every, info.step, progress_before, info.progress)
         if info.is_last or is_best or is_saved:
             self._save(is_best)
         info.seconds["evaluation"] = evaluated - began
         info.seconds["checkpointing"] = time.perf_counter() - evaluated
-        return is_evaluated or is_saved or info.is_last
+        return True
+
+
+class _Health:
+    """Judges updates by whether they were finite, and weights by a batch that was."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._recent: deque[bool] = deque(maxlen=RECENT_STEPS)
+        self._losses: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._batch: TokenBatch | None = None
+        self._has_warned = False
+
+    def note(self, step: int, batch: TokenBatch, result: StepResult) -> str | None:
+        """Take in an update; too many skipped ones are an error, and the first loss that jumps is a warning."""
+        self._in_a_row = 0 if result.is_finite else self._in_a_row + 1
+        self._recent.append(not result.is_finite)
+        if self._in_a_row >= MAX_BAD_STEPS:
+            raise _broken(f"the loss or its gradient was not finite in {self._in_a_row} updates in a row (step {step})")
+        if sum(self._recent) >= MAX_BAD_RECENTLY:
+            many = f"{sum(self._recent)} of the last {len(self._recent)} updates (step {step})"
+            raise _broken(f"the loss or its gradient was not finite in {many}")
+        warning = self._warning(step, result.loss)
+        if result.is_finite:
+            self._batch = batch
+            self._losses.append(result.loss)
+        return warning
+
+    def is_sound(self, train_step: TrainStep) -> bool:
+        """Whether the weights are worth saving: an update tells only of those before it."""
+        return self._batch is not None and train_step.is_sound(self._batch)
+
+    def _warning(self, step: int, loss: float) -> str | None:
+        if self._has_warned or not self._losses:
+            return None
+        mean = sum(self._losses) / len(self._losses)
+        if not loss > JUMP * mean:
+            return None
+        self._has_warned = True
+        return (
+            f"the loss jumped from {mean:.4g} to {loss:.4g} at step {step}: training may have failed."
+            " Lower training.learning_rate if it does not come back."
+        )
+
+
+def _broken(what: str) -> TrainingError:
+    return TrainingError(
+        f"{what}. Nothing was saved since the last good checkpoint, which is intact. Lower training.learning_rate, or"
+        " look at the data with `headrace inspect CACHE --step N`."
+    )
 
 
 def _is_due(every: int, step: int, progress_before: float, progress: float) -> bool:
@@ -228,6 +285,9 @@ def as_metrics(info: StepInfo, extra: dict[str, Any]) -> dict[str, Any]:
     }
     if info.is_skipped:
         line["skipped"] = True
+        line["not_finite"] = [key for key in ("loss", "gradient_norm") if not math.isfinite(line[key])]
+    if info.warning:
+        line["warning"] = info.warning
     if info.evaluation is not None:
         line["validation_loss"] = info.evaluation.loss
         line["validation_bits_per_byte"] = info.evaluation.bits_per_byte

@@ -24,6 +24,8 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
 # Matrices of one shape that are orthogonalised together: enough for full speed, in little memory.
 _SCRATCH_ELEMENTS = 1 << 20
+# What an optimizer counts or squares, by the end of its name.
+NEVER_NEGATIVE = (".step", ".exp_avg_sq")
 # Layers whose weight is several matrices stacked.
 _STACKED = {"query_key_value.weight": 3, "gate_up.weight": 2}
 
@@ -45,6 +47,10 @@ class Rule(ABC):
 
     numbers_per_weight: int
     """Size of the state."""
+    scalars: tuple[str, ...] = ()
+    """Names of what it keeps once for each parameter."""
+    averages: tuple[str, ...]
+    """Names of what it keeps in the shape of each parameter."""
 
     def __init__(self, parameters: list[Tensor], weight_decay: float) -> None:
         self.parameters = parameters
@@ -60,6 +66,8 @@ class AdamW(Rule):
     """PyTorch's fused AdamW."""
 
     numbers_per_weight = 2
+    scalars = ("step",)
+    averages = ("exp_avg", "exp_avg_sq")
 
     def __init__(self, parameters: list[Tensor], weight_decay: float, beta1: float, beta2: float) -> None:
         super().__init__(parameters, weight_decay)
@@ -102,6 +110,7 @@ class Muon(Rule):
     """
 
     numbers_per_weight = 1
+    averages = ("momentum",)
 
     def __init__(self, parameters: list[Tensor], weight_decay: float, momentum: float, stacked: int = 1) -> None:
         """`stacked`: each parameter is so many matrices, one above the other."""
@@ -185,8 +194,18 @@ class Optimizer:
                 for key, value in state.items():
                     yield f"{self._names[parameter]}.{key}", as_whole(value)
 
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of what `tensors` yields once every parameter has been updated."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for rule in self.rules:
+            for parameter in rule.parameters:
+                name = self._names[parameter]
+                shapes |= {f"{name}.{key}": () for key in rule.scalars}
+                shapes |= {f"{name}.{key}": tuple(parameter.shape) for key in rule.averages}
+        return shapes
+
     def load_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """The inverse of `tensors`; each process keeps what it has a piece of."""
+        """Take back what `tensors` gave, of this `layout`; each process keeps what it has a piece of."""
         owners = {self._names[parameter]: (rule, parameter) for rule in self.rules for parameter in rule.parameters}
         for name, tensor in tensors:
             owner, _, key = name.rpartition(".")

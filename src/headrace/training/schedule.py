@@ -26,6 +26,12 @@ class Limits:
     def is_over(self, step: int, elapsed_s: float) -> bool:
         return self.progress(step, elapsed_s) >= 1.0
 
+    def key_of_end(self, config: TrainingConfig, elapsed_s: float) -> str:
+        """Return the key of the limit that ended a run."""
+        if self.seconds and elapsed_s >= self.seconds:
+            return "training.max_minutes"
+        return "training.max_steps" if self.steps == config.max_steps else "training.num_epochs"
+
 
 def learning_rate_factor(config: TrainingConfig, progress: float) -> float:
     """The learning rate at a point of the run, as a share of the peak.

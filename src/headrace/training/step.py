@@ -136,6 +136,22 @@ class TrainStep:
         seconds["optimizer"] = time.perf_counter() - began
         return StepResult(loss, norm, is_finite, seconds)
 
+    def is_sound(self, batch: TokenBatch) -> bool:
+        """Whether the weights give a finite loss and gradient for the first rows of a batch; updates nothing."""
+        replica, rows = self._replica, slice(0, self._execution.micro_batch_size)
+        with nullcontext() if replica is None else replica.micro_batch(is_last=True):
+            with autocast(self._network, self._execution.precision):
+                loss = batch_loss(self._network, batch, rows, 1.0 / batch.targets[rows].size, replica)
+            loss.backward()  # type: ignore[no-untyped-call]
+        with self._group.exchanging("judging gradients"):
+            norm = float(as_whole(torch.nn.utils.get_total_norm(_gradients(self._network))))
+        self._network.zero_grad(set_to_none=True)
+        return bool(np.isfinite(self._group.gather([float(loss.detach()), norm], "judging the weights")).all())
+
+
+def _gradients(network: Network) -> list[Tensor]:
+    return [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+
 
 def accumulate(
     network: Network,

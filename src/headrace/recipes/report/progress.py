@@ -95,7 +95,7 @@ def _per_second(before: dict[str, Any], after: dict[str, Any], key: str) -> floa
 def loss_table(runs: Sequence[RunRecord]) -> list[Block]:
     blocks: list[Block] = []
     for run in runs:
-        evaluated = [line for line in run.metrics if "validation_loss" in line]
+        evaluated = [line for line in run.metrics if line.get("validation_loss") is not None]
         chosen = evaluated or run.metrics
         every = -(-len(chosen) // TABLE_ROWS)
         lines = [run.metrics[0], *chosen[every - 1 :: every], chosen[-1]]
@@ -110,7 +110,7 @@ def _row(line: dict[str, Any]) -> list[str]:
     return [
         f"{line['step']:,}",
         human_time(line["elapsed_s"]),
-        f"{line['loss']:.4f}",
+        "not finite" if line["loss"] is None else f"{line['loss']:.4f}",
         "" if validation is None else f"{validation:.4f}",
         "" if bits is None else f"{bits:.3f}",
         f"{line['learning_rate']:.2e}",

@@ -14,9 +14,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from headrace.errors import ReportError
+from headrace.files import without_nan
 from headrace.models.config import ModelConfig
 from headrace.perf import breakdown, flops, speed
-from headrace.recipes.folder import RunFolder
+from headrace.recipes.folder import RunFolder, read_samples
 from headrace.recipes.report import shapes
 from headrace.training.loop import TRAINING_STAGES
 
@@ -177,7 +178,7 @@ def read_run(folder: Path) -> RunRecord:
         corpus=_read_part(folder / "corpus.json", shapes.CORPUS, notes),
         ledger=_read_part(folder / "ledger.json", shapes.LEDGER, notes),
         tuning=_read_part(folder / "tune.json", shapes.TUNING, notes),
-        samples=_read_samples(folder / "samples.txt"),
+        samples=read_samples(folder / "samples.txt"),
         notes=notes,
     )
 
@@ -190,7 +191,7 @@ def _read_metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     metrics = []
     for number, text_line in enumerate(text.splitlines(), start=1):
         try:
-            line = json.loads(text_line)
+            line = without_nan(json.loads(text_line))  # runs of headrace 0.x wrote NaN
         except (ValueError, RecursionError):
             line = None
         if shapes.fits(line, shapes.STEP):
@@ -230,12 +231,3 @@ def _check_version(environment: dict[str, Any], notes: list[str]) -> None:
 
 def _as_numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)]
-
-
-def _read_samples(path: Path) -> list[tuple[int, str]]:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    parts = re.split(r"^--- step (\d+) ---\n", text, flags=re.MULTILINE)
-    return [(int(step), sample.rstrip("\n")) for step, sample in zip(parts[1::2], parts[2::2], strict=True)]

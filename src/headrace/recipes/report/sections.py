@@ -55,7 +55,7 @@ def _tiles(run: RunRecord) -> list[tuple[str, str, str]]:
     return [
         ("tokens/s", f"{rate:,.0f}", f"{human_count(run.tokens)} tokens in {human_time(run.elapsed_s)}"),
         ("of measured peak", human_percent(run.percent_of_peak), f"peak {human_rate(run.peak_flops)}"),
-        ("training loss", f"{run.metrics[-1]['loss']:.4f}", f"{run.metrics[0]['loss']:.4f} at the start"),
+        ("training loss", _loss(run.last("loss")), f"{_loss(run.metrics[0]['loss'])} at the start"),
         (
             "validation loss",
             NOT_KNOWN if validation is None else f"{validation:.4f}",
@@ -66,6 +66,10 @@ def _tiles(run: RunRecord) -> list[tuple[str, str, str]]:
         ("processor", NOT_KNOWN if cores is None else f"{cores:.1f} cores", f"{run.training['threads']} threads"),
         ("parameters", human_count(run.work.counts.num_parameters), f"{run.metrics[-1]['step']:,} steps"),
     ]
+
+
+def _loss(value: float | None) -> str:
+    return NOT_KNOWN if value is None else f"{value:.4f}"
 
 
 def _machine_memory(run: RunRecord) -> str:
