@@ -19,7 +19,8 @@ CONFIG = {
 }  # fmt: skip
 STEP = {
     "step": int, "tokens": int, "loss": MAYBE, "learning_rate": NUMBER, "gradient_norm": MAYBE,
-    "elapsed_s": NUMBER, "step_s": NUMBER, "seconds": {"data wait": NUMBER, EVERY: NUMBER}, EVERY: (*MAYBE, str, list, dict),
+    "elapsed_s": NUMBER, "step_s": NUMBER, "seconds": {"data wait": NUMBER, EVERY: NUMBER},
+    EVERY: (*MAYBE, str, list, dict),
 }  # fmt: skip
 CORPUS = {
     "bytes": NUMBER, "documents": NUMBER, "tokens": NUMBER, "bytes_per_token": NUMBER,
