@@ -274,6 +274,16 @@ def hostile(change: str) -> bytes:
     return json.dumps(data).encode()
 
 
+def test_wrong_ids_of_added_tokens_are_not_believed() -> None:
+    data = json.loads(kind_json("gpt2"))
+    data["added_tokens"][0]["id"] = 77_777
+    data["added_tokens"] += [{**data["added_tokens"][0], "content": "wörter", "special": False, "id": 99_999}]
+    tokenizer = from_json("x", json.dumps(data), "x")
+    assert tokenizer.end_of_text_id == tokenizer.special_tokens[END_OF_TEXT] == 0
+    assert tokenizer.vocab_size == 401
+    assert tokenizer.byte_lengths()[tokenizer.encode("wörter")].tolist() == [7]
+
+
 @pytest.mark.parametrize(
     "change",
     ["not UTF-8", "nested deep", "only brackets", "no model", "no vocabulary", "vocabulary of numbers",
@@ -291,7 +301,7 @@ def test_a_file_that_cannot_be_a_tokenizer_is_one_message(tmp_path: Path, change
 def test_a_huge_tokenizer_file_is_refused_unread(tmp_path: Path) -> None:
     with open(tmp_path / "tokenizer.json", "wb") as file:
         file.truncate(1 << 40)  # takes no space on disk
-    with pytest.raises(TokenizerError, match="larger than 128 MiB"):
+    with pytest.raises(TokenizerError, match="larger than 64 MiB"):
         load_tokenizer(str(tmp_path), lambda: iter([]))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.special_tokens import SpecialTokensInText, special_tokens, without_special_tokens
+from headrace.data.special_tokens import SpecialTokensInText, without_special_tokens
 from headrace.data.tokenizer_json import make_backend, parse_tokenizer
 from headrace.errors import TokenizerError
 
@@ -104,7 +104,7 @@ def make_encoder(tokenizer_json: str, special_tokens_in_text: SpecialTokensInTex
     """Return the fastest encoder that gives the right ids for this tokenizer.json."""
     data = parse_tokenizer(tokenizer_json)
     try:
-        probe = [f"a{token} {token}b" for token in special_tokens(data)]
+        added = [token["content"] for token in data.get("added_tokens") or ()]
         if special_tokens_in_text == "ordinary":
             if is_byte_table(data):
                 return ByteEncoder()
@@ -117,7 +117,7 @@ def make_encoder(tokenizer_json: str, special_tokens_in_text: SpecialTokensInTex
     oracle = HuggingFaceEncoder(tokenizer_json)
     try:
         fast = GigatokenEncoder(tokenizer_json)
-        if _agree(fast, oracle, probe):
+        if _agree(fast, oracle, [f"a{token} {token}b" for token in added]):
             return fast
     except (ValueError, RuntimeError, TypeError, KeyError, NotImplementedError, OSError):
         pass  # a tokenizer that gigatoken does not know

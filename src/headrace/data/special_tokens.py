@@ -22,9 +22,9 @@ def check_special_tokens_in_text(value: str) -> None:
         raise UsageError(f"special_tokens_in_text {value!r}: use one of {', '.join(get_args(SpecialTokensInText))}")
 
 
-def special_tokens(data: dict[str, Any]) -> dict[str, int]:
-    """Return the special tokens of a parsed tokenizer.json and their ids."""
-    return {token["content"]: int(token["id"]) for token in data.get("added_tokens") or () if token.get("special")}
+def special_tokens(data: dict[str, Any]) -> list[str]:
+    """Return the special tokens of a parsed tokenizer.json."""
+    return [token["content"] for token in data.get("added_tokens") or () if token.get("special")]
 
 
 def unknown_token(data: dict[str, Any]) -> str | None:

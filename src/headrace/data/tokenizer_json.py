@@ -9,7 +9,7 @@ from typing import Any
 from headrace.errors import TokenizerError
 
 # The largest vocabularies in use (260,000 tokens) take some 35 MB.
-MAXIMUM_FILE_BYTES = 128 << 20
+MAXIMUM_FILE_BYTES = 64 << 20
 MAXIMUM_ID = (1 << 24) - 1
 
 # What these do to text cannot be undone by decoding.

@@ -71,8 +71,8 @@ class Tokenizer:
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
-        """The special tokens and their ids."""
-        return special_tokens(self._data)
+        """The special tokens and the ids that they really get, which a file may state wrongly."""
+        return {token: int(self._backend.token_to_id(token)) for token in special_tokens(self._data)}
 
     @property
     def special_ids_of_text(self) -> list[int]:
@@ -125,6 +125,9 @@ class Tokenizer:
                 lengths[index] = 1
             else:  # between two others, because decoders treat the first and the last token of a text in their own ways
                 lengths[index] = self._decoded_bytes("a", token, "a") - frame
+        for added in self._data.get("added_tokens") or ():
+            if "ByteLevel" in self._decoders:  # added tokens are spelled as they are
+                lengths[vocabulary[added["content"]]] = len(added["content"].encode())
         lengths[list(self.special_tokens.values())] = 0
         return lengths
 
