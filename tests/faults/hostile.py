@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headrace.files import canonical_json, digest
-from headrace.training.checkpoint import _file_hash
+from headrace.training.restore import file_hash
 from tests.faults.bench import Workbench, fault
 
 MOST_BYTES = 6 << 30  # of address space: torch alone takes four
@@ -60,7 +60,7 @@ def escaping_manifest(bench: Workbench) -> None:
 def _replace_tensors(checkpoint: Path, name: str, change: Any) -> None:
     tensors = {key: change(tensor) for key, tensor in load_file(checkpoint / name).items()}
     save_file(tensors, checkpoint / name, metadata={"format": "pt"})
-    _rewrite(checkpoint / "state.json", lambda state: state["files"].update({name: _file_hash(checkpoint / name)}))
+    _rewrite(checkpoint / "state.json", lambda state: state["files"].update({name: file_hash(checkpoint / name)}))
 
 
 @fault("hostile file", "optimizer tensors of other shapes: refused by name, no crash")

@@ -18,7 +18,8 @@ from headrace.recipes.machine import remembered_machine
 from headrace.recipes.report import report
 from headrace.recipes.scale import _path as scaling_path
 from headrace.recipes.scale import remembered_scaling
-from headrace.training.checkpoint import Checkpoints, read_state
+from headrace.training.checkpoint import Checkpoints
+from headrace.training.restore import read_state
 from tests.conftest import make_text
 from tests.recipes.run_folder import write_run
 from tests.recipes.tiny_run import settings
