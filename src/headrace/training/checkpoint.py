@@ -31,7 +31,7 @@ from headrace.files import (
     writing_failed,
 )
 from headrace.models.network import Network
-from headrace.training.restore import MODEL, OPTIMIZER, STATE, STATE_VERSION, file_hash, name_whole_one
+from headrace.training.restore import MODEL, OPTIMIZER, STATE, STATE_VERSION, file_hash, name_whole_one, newest_whole
 
 CHECKPOINT_NAME = r"step-\d{8,}"
 
@@ -100,13 +100,18 @@ class Checkpoints:
         return final
 
     def find(self, name: str = "last") -> Path | None:
-        """Return the checkpoint of that name, which may be a link's; None if the run has none at all yet."""
+        """Return the checkpoint of that name, which may be a link's; None if the run has none at all yet.
+
+        A run that was killed after its first save, before it could make the link, has a last checkpoint without one.
+        """
         place = self._folder / name
         target = os.readlink(place) if place.is_symlink() else name
         if re.fullmatch(CHECKPOINT_NAME, target) and (self._folder / target).exists():
             return self._folder / target
-        if name == "last" and not place.is_symlink() and not list(self._folder.glob("step-*")):
-            return None
+        if name == "last" and not place.is_symlink():
+            newest = newest_whole(self._folder)
+            if newest is not None or not list(self._folder.glob("step-*")):
+                return newest
         found = f"points to {target}, which is not there" if place.is_symlink() else "no such checkpoint"
         raise CheckpointError(f"{place}: {found}. {name_whole_one(self._folder, target)}")
 

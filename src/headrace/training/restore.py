@@ -32,16 +32,24 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         return _read_whole(checkpoint)
 
 
-def name_whole_one(folder: Path, other_than: str) -> str:
-    """Say which checkpoint of a folder is whole, the newest first."""
+def newest_whole(folder: Path, other_than: str = "") -> Path | None:
+    """Find the newest checkpoint of a folder that is whole."""
     for candidate in sorted(folder.glob("step-*"), reverse=True):
         try:
             if candidate.name != other_than:
                 _read_whole(candidate)
-                return f"{candidate} is whole: `headrace train --resume {candidate}` goes on from it."
+                return candidate
         except CheckpointError:
             continue
-    return "There is no other checkpoint that is whole."
+    return None
+
+
+def name_whole_one(folder: Path, other_than: str) -> str:
+    """Say from which other checkpoint of a folder a run can go on."""
+    found = newest_whole(folder, other_than)
+    if found is None:
+        return "There is no other checkpoint that is whole."
+    return f"{found} is whole: `headrace train --resume {found}` goes on from it."
 
 
 def load_weights(checkpoint: Path, network: Network) -> None:
