@@ -60,10 +60,12 @@ def _previous(path: Path) -> Cache | None:
         except (FileNotFoundError, NotADirectoryError):
             continue
     if path.exists() and not path.is_dir():
-        raise CacheError(f"{path}: is a file; a cache is a folder. Choose another with --out.")
+        raise CacheError(f"{path}: is a file; a cache is a folder. Choose another: data.cache_dir=FOLDER")
     ours = {"shards", "tmp", "tokenizer.json", VALIDATION, MANIFEST, PARTIAL}
     if path.is_dir() and any(name not in ours and not name.endswith(".tmp") for name in os.listdir(path)):
-        raise CacheError(f"{path}: this folder holds something else than a token cache. Choose another with --out.")
+        raise CacheError(
+            f"{path}: this folder holds something else than a token cache. Choose another: data.cache_dir=FOLDER"
+        )
     return None
 
 
@@ -88,7 +90,7 @@ def _choose_tokenizer(
         raise CacheError(
             f"{path}: this cache was built with the tokenizer {previous.tokenizer.spec!r}"
             f" ({previous.tokenizer.hash[:8]}), not with {spec!r} ({tokenizer.hash[:8]})."
-            " Choose another folder with --out, or delete this one."
+            " Delete it, or choose another folder: data.cache_dir=FOLDER"
         )
     return tokenizer
 

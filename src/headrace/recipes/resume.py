@@ -23,7 +23,10 @@ def checkpoint_to_resume(
     if wanted is True and name is None:
         raise CheckpointError(f"{folder.path}: no checkpoint to resume from.")
     if not wanted and folder.holds_a_run:
-        raise UsageError(f"{folder.path}: holds a run already. Resume it with --resume, or choose another --out.")
+        raise UsageError(
+            f"{folder.path}: holds a run already. Choose another --out, or go on with it:"
+            f" headrace train --resume {folder.path}"
+        )
     return folder.path / "checkpoints" / name if name else None
 
 
