@@ -119,17 +119,20 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+_ANOTHER_PLACE = "Or choose another place: data.cache_dir=FOLDER for tokens, --out for anything else."
+
+
 def writing_failed(path: Path, problem: OSError) -> CacheError:
     """The error for a person whose disk is full, read-only or not theirs."""
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return CacheError(
-            f"{path}: the disk is full. Free some space or choose another folder with --out, and run the same"
-            " command again: what is sealed already is kept."
+            f"{path}: the disk is full. Free some space and run the same command again: what is sealed already is"
+            f" kept. {_ANOTHER_PLACE}"
         )
     if problem.errno == errno.EFBIG:
         return CacheError(f"{path}: would be larger than a file may be here. Raise the limit (`ulimit -f unlimited`).")
     if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return CacheError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.")
+        return CacheError(f"{path}: cannot be written ({problem.strerror}). {_ANOTHER_PLACE}")
     return CacheError(f"{path}: cannot be written ({problem.strerror or problem}).")
 
 

@@ -128,7 +128,10 @@ def test_the_same_seed_gives_the_same_text_and_long_texts_slide() -> None:
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"num_heads": 7}, "nearest that does is 8"), ({"d_model": 65, "num_heads": 13}, "even width per head")],
+    [
+        ({"num_heads": 7}, "nearest that does is model.num_heads=8"),
+        ({"d_model": 65, "num_heads": 13}, "even width per head"),
+    ],
 )
 def test_impossible_shapes(values: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):

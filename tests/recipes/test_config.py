@@ -68,7 +68,10 @@ def test_presets_are_valid(name: str) -> None:
             r"training\.batch_size: 'many' \(test\): Input should be a valid integer",
         ),
         ({"training": {"batch_size": 0}}, "greater than or equal to 1"),
-        ({"model": {"d_model": 256, "num_heads": 7}}, "num_heads 7 does not divide d_model 256; the nearest .* is 8"),
+        (
+            {"model": {"d_model": 256, "num_heads": 7}},
+            "num_heads 7 does not divide d_model 256; the nearest .* is model.num_heads=8",
+        ),
         ({"training": 3}, "a section holds keys"),
     ],
 )

@@ -23,13 +23,35 @@ def build(values: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(
     "text",
-    ["ROMEO:", "1984", "yes", "null", "2024-01-01", "[a", "{", "- x", "!!int 3", "*a", "&", "'quoted'", "x" * 300, ""],
+    [
+        "ROMEO:",
+        "1984",
+        "yes",
+        "null",
+        "2024-01-01",
+        "[a",
+        "{",
+        "- x",
+        "!!int 3",
+        "*a",
+        "&",
+        '"so" and "so"',
+        "'",
+        "x" * 300,
+        "",
+    ],
 )
 def test_text_is_taken_as_it_was_typed(command: Command, text: str) -> None:
     key, value = parse_override(f"training.prompt={text}")
     assert build({key: value}).training.prompt == text
     code, _, err = command("config", f"training.prompt={text}", "training.max_steps=3")
     assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("text", ['"byte"', "'byte'"])
+def test_quotes_around_text_are_not_of_it(text: str) -> None:
+    assert parse_override(f"data.tokenizer={text}") == ("data.tokenizer", "byte")
+    assert parse_override('training.prompt="a\\n"') == ("training.prompt", "a\n")
 
 
 def test_text_in_yaml_is_taken_as_it_was_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Run directories made to do harm: links that lead elsewhere, and names that are not a checkpoint's."""
+"""Run directories made to do harm: links that lead elsewhere, names that are not a checkpoint's, foreign files."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from headrace import __version__
 from headrace.cli import bench, display, machine, plan, report, scale, training, tune
 from headrace.cli.streams import lost_output, steady_streams
 from headrace.data.cache import Cache
+from headrace.data.config import SOURCE_OPTIONS, DataConfig
 from headrace.data.loader import DEFAULT_TOKENIZER
 from headrace.data.plan import default_cache_dir
 from headrace.data.sizes import parse_bytes
@@ -25,8 +26,12 @@ from headrace.errors import EXIT_STOPPED, HeadraceError, UsageError
 from headrace.machine.group import is_joined
 from headrace.machine.launch import end_with_starter
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
+from headrace.recipes.config import Layers
+from headrace.recipes.config_files import is_override, parse_override
 from headrace.recipes.inspect import describe, explain_step
 from headrace.recipes.prepare import prepare as prepare_corpus
+
+PREPARE_KEYS = ("tokenizer", "cache_dir", "memory_budget", *SOURCE_OPTIONS)
 
 app = typer.Typer(
     name="headrace",
@@ -63,7 +68,10 @@ def _root(
 def prepare(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Files, folders or globs. Default: the Python standard library on this disk."),
+        typer.Argument(
+            metavar="[CORPUS...] [KEY=VALUE...]",
+            help="Files, folders or globs. Default: the Python standard library on this disk.",
+        ),
     ] = None,
     tokenizer: Annotated[str, typer.Option(help=f"One of: {SPEC_HELP}.")] = DEFAULT_TOKENIZER,
     special_tokens_in_text: Annotated[
@@ -86,7 +94,13 @@ def prepare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tokenise a corpus into a cache. Run it again after a change, a kill or an error: only what is new is done."""
+    """Tokenise a corpus into a cache. Run it again after a change, a kill or an error: only what is new is done.
+
+    What `headrace train` takes as data.KEY=VALUE about text, tokenizer and cache is taken here too, before the options.
+    """
+    paths, data = _data_overrides(paths or [])
+    tokenizer, memory_budget = data.tokenizer or tokenizer, data.memory_budget or memory_budget
+    out = Path(data.cache_dir) if data.cache_dir else out
     options: dict[str, object] = {
         "document": document,
         "delimiter": delimiter,
@@ -94,6 +108,7 @@ def prepare(
         "invalid_utf8": invalid_utf8,
         "malformed_lines": malformed_lines,
         "max_expansion": max_expansion,
+        **data.source_options(),
     }
     sources: list[Source] = as_sources([{"path": path, **options} for path in paths] if paths else standard_library())
     _choices("--special-tokens-in-text", special_tokens_in_text, *get_args(SpecialTokensInText))
@@ -166,6 +181,18 @@ app.command()(tune.tune)
 app.command()(scale.scale)
 app.command()(report.report)
 app.add_typer(bench.app, name="bench")
+
+
+def _data_overrides(arguments: list[str]) -> tuple[list[str], DataConfig]:
+    """Split the arguments of `prepare` into paths and what data.KEY=VALUE sets."""
+    given = Layers()
+    for text in filter(is_override, arguments):
+        key, value = parse_override(text)
+        given.add({key: value}, text)
+    for key in given.values:
+        if key.removeprefix("data.") not in PREPARE_KEYS:
+            raise UsageError(f"{key}: not for prepare, which takes data.{', data.'.join(PREPARE_KEYS)}")
+    return [text for text in arguments if not is_override(text)], given.build().data
 
 
 def _parse_weights(text: str) -> list[float] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +12,15 @@ from rich.markup import escape
 
 from headrace.cli import display
 from headrace.cli.progress import TrainingDisplay
+from headrace.data.tokenizers import Tokenizer
 from headrace.errors import EXIT_STOPPED, CheckpointError, UsageError
 from headrace.generation.generate import Sampling
 from headrace.machine.group import is_joined
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
+from headrace.models.network import Network
 from headrace.recipes.config import Config, Layers, all_keys
-from headrace.recipes.config_files import parse_override, read_config_file
-from headrace.recipes.generate import read_checkpoint_config, read_run_config, stream_text
+from headrace.recipes.config_files import is_override, parse_override, read_config_file
+from headrace.recipes.generate import load_model, read_checkpoint_config, read_run_config, stream_text
 from headrace.recipes.parallel import best_processes, check_batch_size, launch
 from headrace.recipes.presets import PRESETS
 from headrace.recipes.pretrain import Pretraining
@@ -39,7 +40,7 @@ def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | N
     """Default < preset < file < key=value. `fallback`: the preset where nothing to learn from is given."""
     layers = Layers()
     files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
-    overrides = [a for a in arguments if "=" in a and not os.path.exists(a)]
+    overrides = [a for a in arguments if is_override(a)]
     corpus = [a for a in arguments if a not in files and a not in overrides]
     if resume is not None:
         folder, wanted = split_checkpoint(resume)
@@ -144,32 +145,45 @@ class _StopRequest:
 
 def generate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory or a checkpoint.")],
-    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "",
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="What the text begins with. Given several times, each is continued.")
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 200,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token each time.")] = 0.8,
     top_k: Annotated[int, typer.Option(help="Only among the k likeliest; 0: all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Only among the likeliest up to this probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
-    num_samples: Annotated[int, typer.Option(min=1, help="How many texts, made together.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")] = 0,
+    num_samples: Annotated[int, typer.Option(min=1, help="How many texts for each prompt, made together.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Write text with a trained model."""
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, num_samples)
-    texts = [prompt] * num_samples
-    streams = num_samples == 1 and not as_json
+    prompts = prompt or [""]
+    model = load_model(run)
+    texts: list[str] = []
+    for number, start in enumerate(prompts):
+        if number and not as_json:
+            sys.stdout.write("---\n")
+        texts += _continue(model, start, sampling, is_shown=not as_json)
+    if as_json:
+        asked = {"prompt": prompts[0]} if len(prompts) == 1 else {"prompts": prompts}
+        typer.echo(json.dumps({"run": str(run), **asked, "samples": texts}))
+
+
+def _continue(model: tuple[Network, Tokenizer], prompt: str, sampling: Sampling, is_shown: bool) -> list[str]:
+    """Return the samples that begin with a prompt; a single one is shown while it is made."""
+    texts = [prompt] * sampling.num_samples
+    streams = is_shown and sampling.num_samples == 1
     if streams:
         sys.stdout.write(prompt)
-    for pieces in stream_text(run, prompt, sampling):
+    for pieces in stream_text(model, prompt, sampling):
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
         if streams:
             sys.stdout.write(pieces[0])
             sys.stdout.flush()
-    if streams:
-        sys.stdout.write("\n")
-    elif as_json:
-        typer.echo(json.dumps({"run": str(run), "prompt": prompt, "samples": texts}))
-    else:
-        typer.echo("\n---\n".join(texts))
+    if is_shown:
+        sys.stdout.write("\n" if streams else "\n---\n".join(texts) + "\n")
+    return texts
 
 
 def config(

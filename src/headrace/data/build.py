@@ -40,8 +40,8 @@ def check_memory_budget(budget: int | None) -> None:
     """Refuse a budget that tokenising cannot keep, before any work is done."""
     if budget is not None and budget < MINIMUM_MEMORY_BYTES:
         raise UsageError(
-            f"memory_budget {budget / 2**20:.1f} MiB is too small: tokenising needs at least"
-            f" {MINIMUM_MEMORY_BYTES >> 20} MiB"
+            f"memory_budget {budget / 2**20:.1f} MiB is too small for tokenising. The least is"
+            f" data.memory_budget={MINIMUM_MEMORY_BYTES >> 20}MiB"
         )
 
 

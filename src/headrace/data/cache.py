@@ -91,8 +91,8 @@ class Cache:
         path = Path(path)
         if not (path / MANIFEST).exists():
             if (path / PARTIAL).exists():
-                raise CacheError(f"{path}: this cache is not finished. Run the same `headrace prepare` to complete it.")
-            raise CacheError(f"{path}: not a token cache (no {MANIFEST}). Make one with `headrace prepare`.")
+                raise CacheError(f"{path}: this cache is not finished. Run what began it again.")
+            raise CacheError(f"{path}: not a token cache (no {MANIFEST}). Make one: headrace prepare TEXT --out {path}")
         return cls.load(path, MANIFEST)
 
     @classmethod
@@ -281,12 +281,12 @@ class Cache:
 
 def _check_version(path: Path, manifest: dict[str, Any]) -> None:
     if manifest.get("format") != FORMAT:
-        raise CacheError(f"{path}: not a headrace cache. Choose another folder with --out.")
+        raise CacheError(f"{path}: not a headrace cache. Choose another folder: data.cache_dir=FOLDER")
     version = manifest.get("version")
     if version != VERSION:
         raise CacheError(
             f"{path}: cache version {version}; this headrace reads version {VERSION}."
-            " Upgrade headrace, or prepare the corpus into another folder."
+            " Upgrade headrace, or choose another folder: data.cache_dir=FOLDER"
         )
 
 
@@ -315,7 +315,7 @@ def _read_tokenizer(path: Path, facts: dict[str, Any]) -> Tokenizer:
     )
     if tokenizer.hash != facts["hash"]:
         raise CacheError(
-            f"{file}: the tokenizer is not the one that this cache was built with. Put it back, or prepare the corpus"
-            " into another folder."
+            f"{file}: the tokenizer is not the one that this cache was built with. Put it back, or choose another"
+            " folder: data.cache_dir=FOLDER"
         )
     return tokenizer

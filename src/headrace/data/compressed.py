@@ -101,7 +101,7 @@ class CompressedFile:
                 raise CorpusError(
                     f"{self._file.path}: expands to more than {self._limit >> 20:,} MiB, over"
                     f" {self._source.max_expansion} times its size: a decompression bomb? If it is meant to, raise"
-                    " max_expansion of its source."
+                    " the limit: data.max_expansion=FACTOR"
                 )
         self._pending = b"".join(parts)
 

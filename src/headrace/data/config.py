@@ -84,9 +84,13 @@ class DataConfig(BaseModel):
             raise ValueError(f"{name}: {message}" if name else message) from None
         return self
 
+    def source_options(self) -> dict[str, Any]:
+        """Return the options that are set here for all sources."""
+        return {name: getattr(self, name) for name in SOURCE_OPTIONS if getattr(self, name) is not None}
+
     def apply_options(self, sources: list[Source]) -> list[Source]:
         """Return the sources, each with the options that are set here and not by itself."""
-        options = {name: getattr(self, name) for name in SOURCE_OPTIONS if getattr(self, name) is not None}
+        options = self.source_options()
         if not options:
             return sources
         completed = []

@@ -220,7 +220,7 @@ def _split_jsonl(source: Source, raw: bytes, stretch: Stretch, noticed: Counter[
                 if source.malformed_lines == "skip":
                     noticed["malformed_lines"] += 1
                     continue
-                hint = "Mend the line, or set malformed_lines: skip."
+                hint = "Mend the line, or leave such lines out: data.malformed_lines=skip"
                 raise CorpusError(f"{stretch.path}:{stretch.first_line() + number}: {problem}. {hint}") from None
             if text:
                 documents.append(text)
@@ -242,7 +242,7 @@ def _text_of(source: Source, line: bytes, noticed: Counter[str]) -> bytes:
         raise ValueError(f"a JSON {type(value).__name__} where an object with the field {field_name!r} was expected")
     if field_name not in value:
         known = ", ".join(sorted(value)[:8]) or "none"
-        raise ValueError(f"no field {field_name!r} (fields here: {known}); set text_field to the right one")
+        raise ValueError(f"no field {field_name!r} (fields here: {known}); name the right one: data.text_field=NAME")
     text = value[field_name]
     if not isinstance(text, str):
         raise ValueError(f"field {field_name!r} holds {type(text).__name__}, not a string")

@@ -64,7 +64,9 @@ def _open(path: str, column: str) -> Any:
     names = file.schema_arrow.names
     if column not in names:
         file.close()
-        raise CorpusError(f"{path}: no column {column!r} (it has: {', '.join(names)}). Set text_field to one of them.")
+        raise CorpusError(
+            f"{path}: no column {column!r} (it has: {', '.join(names)}). Name the right one: data.text_field=NAME"
+        )
     kind = file.schema_arrow.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)

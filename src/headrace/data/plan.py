@@ -77,10 +77,12 @@ def _previous(path: Path) -> Cache | None:
         except (FileNotFoundError, NotADirectoryError):
             continue
     if path.exists() and not path.is_dir():
-        raise CacheError(f"{path}: is a file; a cache is a folder. Choose another with --out.")
+        raise CacheError(f"{path}: is a file; a cache is a folder. Choose another: data.cache_dir=FOLDER")
     ours = {"shards", "tmp", "tokenizer.json", VALIDATION, MANIFEST, PARTIAL}
     if path.is_dir() and any(name not in ours and not name.endswith(".tmp") for name in os.listdir(path)):
-        raise CacheError(f"{path}: this folder holds something else than a token cache. Choose another with --out.")
+        raise CacheError(
+            f"{path}: this folder holds something else than a token cache. Choose another: data.cache_dir=FOLDER"
+        )
     return None
 
 
@@ -128,7 +130,7 @@ def _choose_tokenizer(
 
 def _check_successor(before: Tokenizer, now: Tokenizer, path: Path) -> None:
     """Refuse a tokenizer that cannot go on with what another one made in a cache."""
-    remedy = "Choose another folder with --out, or delete this one."
+    remedy = "Delete it, or choose another folder: data.cache_dir=FOLDER"
     if replace(before, special_tokens_in_text=now.special_tokens_in_text).hash != now.hash:
         raise CacheError(
             f"{path}: this cache was built with the tokenizer {before.spec!r} ({before.hash[:8]}), not with"

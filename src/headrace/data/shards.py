@@ -309,7 +309,7 @@ def _map(path: Path, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype=dtype)
 
 
-_REPAIR = "Run `headrace prepare` again with the same arguments: it rebuilds just what is damaged."
+_REPAIR = "Run the `headrace prepare` or `headrace train` that made this cache again: it rebuilds what is damaged."
 
 
 def check_blocks(path: Path, array: npt.NDArray[Any], checksums: tuple[int, ...]) -> None:

@@ -67,7 +67,7 @@ class Source(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Source:
         if (self.document == "delimiter") != bool(self.delimiter):
-            raise ValueError("`document: delimiter` and `delimiter: TEXT` go together")
+            raise ValueError("data.document=delimiter and data.delimiter=TEXT go together")
         return self
 
     @property

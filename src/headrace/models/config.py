@@ -38,7 +38,8 @@ class ModelConfig(BaseModel):
         if self.num_heads and self.d_model % self.num_heads:
             near = min((n for n in range(1, self.d_model + 1) if self.d_model % n == 0), key=self._distance)
             raise ValueError(
-                f"num_heads {self.num_heads} does not divide d_model {self.d_model}; the nearest that does is {near}"
+                f"num_heads {self.num_heads} does not divide d_model {self.d_model}; the nearest that does is"
+                f" model.num_heads={near}"
             )
         if self.arch == "qwen3" and self.head_dim % 2:
             raise ValueError(f"rotary positions need an even width per head; d_model / num_heads is {self.head_dim}")

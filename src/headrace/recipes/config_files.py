@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -39,8 +40,15 @@ def read_config_file(path: Path) -> dict[str, Any]:
     return value
 
 
+def is_override(argument: str) -> bool:
+    """Tell `key=value` from a path, which may have an equals sign in it: year=2024/*.txt."""
+    if "=" not in argument or os.path.exists(argument):
+        return False
+    return bool(re.match(r"\w+\.\w+=", argument)) or not re.search(r"[/*?\[]", argument)
+
+
 def parse_override(text: str) -> tuple[str, Any]:
-    """Read `key=value`: text as it stands where the key takes text, anything else as YAML.
+    """Read `key=value`: as it stands where the key takes text (quotes around all of it go), anything else as YAML.
 
     >>> parse_override("training.batch_size=32"), parse_override("training.prompt=1984")
     (('training.batch_size', 32), ('training.prompt', '1984'))
@@ -48,12 +56,15 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, _, value = text.partition("=")
     if "." not in key:
         raise UsageError(f"{text}: write overrides as section.key=value.{nearest_hint(key)}")
-    if not value or is_text(ALIASES.get(key, key)):
+    takes_text = is_text(ALIASES.get(key, key))
+    if not value or (takes_text and value[0] + value[-1] not in ("''", '""')):
         return key, value
     try:
         parsed = parse_yaml(value, key)
     except _UNREADABLE:
         return key, value  # validation says what is wrong with it
+    if takes_text and not isinstance(parsed, str):
+        return key, value
     _check_extent(key, parsed)
     return key, parsed
 

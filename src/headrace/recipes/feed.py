@@ -128,11 +128,13 @@ def complete_model(config: Config, tokenizer: Tokenizer) -> None:
     model = config.model
     if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
         raise UsageError(
-            f"model.vocab_size {model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} tokens"
+            f"model.vocab_size {model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} tokens. Use"
+            f" model.vocab_size={tokenizer.vocab_size} or more, or 0 for just as many."
         )
     model.vocab_size = model.vocab_size or tokenizer.vocab_size
     model.context = model.context or config.training.max_length
     if config.training.max_length > model.context:
         raise UsageError(
-            f"training.max_length {config.training.max_length} is above the model's context {model.context}"
+            f"training.max_length {config.training.max_length} is above the model's context {model.context}. Use"
+            f" model.context={config.training.max_length} or training.max_length={model.context}"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ def find_checkpoint(path: Path) -> Path:
         if (candidate / "state.json").exists():
             return candidate
     if not path.exists():
-        raise CheckpointError(f"{path}: no such run. `headrace train` makes one.")
+        raise CheckpointError(f"{path}: no such run. Make it with: headrace train --out {path}")
     raise CheckpointError(f"{path}: no checkpoint here yet.")
 
 
@@ -47,11 +46,11 @@ def load_model(path: Path) -> tuple[Network, Tokenizer]:
     return network.eval(), replace(tokenizer, special_tokens_in_text=special)
 
 
-def stream_text(run: str | os.PathLike[str], prompt: str, sampling: Sampling) -> Iterator[list[str]]:
-    """What is new in each sample, piece by piece. Characters of several tokens come when they are whole."""
+def stream_text(model: tuple[Network, Tokenizer], prompt: str, sampling: Sampling) -> Iterator[list[str]]:
+    """Yield what is new in each sample, piece by piece. Characters of several tokens come when they are whole."""
     if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < 0:
         raise UsageError("temperature and top_k must not be negative, and top_p lies between 0 and 1")
-    network, tokenizer = load_model(Path(run))
+    network, tokenizer = model
     ids = [int(token) for token in tokenizer.encode(prompt)]
     streams = [TextStream(tokenizer, ids) for _ in range(sampling.num_samples)]
     for row in generate(network, ids, sampling, tokenizer.end_of_text_id):

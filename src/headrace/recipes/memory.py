@@ -107,7 +107,7 @@ def check_memory(config: Config, group: Group = ALONE) -> None:
     ways = "; ".join(remedies(config, smallest, least_bytes, free))
     raise UsageError(
         f"this run needs {human_bytes(needed)} of memory ({needed:,} bytes) or more, and {human_bytes(free)}"
-        f" ({free:,} bytes) are free. What would help: {ways}. To start it as it is: --force (run.force: true)."
+        f" ({free:,} bytes) are free. What would help: {ways}. To start it as it is: run.force=true or --force."
     )
 
 

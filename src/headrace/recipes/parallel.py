@@ -27,7 +27,7 @@ def check_batch_size(config: Config, num_processes: int) -> None:
     if num_processes == 1 or training.batch_size % unit == 0:
         return
     down = training.batch_size - training.batch_size % unit
-    near = f"{down} or {down + unit}" if down else str(unit)
+    near = f"training.batch_size={down or unit}" + (f" or {down + unit}" if down else "")
     micro = f" x training.micro_batch_size {training.micro_batch_size}" if training.micro_batch_size else ""
     raise UsageError(
         f"training.batch_size {training.batch_size} does not divide among {num_processes} processes{micro}; use {near}"

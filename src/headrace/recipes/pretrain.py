@@ -269,7 +269,9 @@ class Pretraining:
         if training.num_epochs:
             per_epoch = self.loader.steps_per_epoch
             if per_epoch == 0:
-                raise UsageError("the corpus is smaller than one batch: choose a smaller training.batch_size")
+                raise UsageError(
+                    "the corpus is smaller than one batch: choose a smaller one, such as training.batch_size=1"
+                )
             steps.append(max(1, round(training.num_epochs * per_epoch)))
         seconds = 60 * training.max_minutes or None
         if not steps and seconds is None:

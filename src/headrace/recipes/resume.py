@@ -79,7 +79,10 @@ def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Che
     """
     if not wanted:
         if folder.holds_a_run:
-            raise UsageError(f"{folder.path}: holds a run already. Resume it with --resume, or choose another --out.")
+            raise UsageError(
+                f"{folder.path}: holds a run already. Choose another --out, or go on with it:"
+                f" headrace train --resume {folder.path}"
+            )
         return None
     name = "last" if wanted in (True, "auto") else str(wanted)
     found = checkpoints.find(name) if group.is_main else None

@@ -53,8 +53,11 @@ def choose(
     num_rows = training.batch_size // num_processes
     size = training.micro_batch_size or _probe_size(num_rows, training.max_length)
     if num_rows % size:
-        near = num_rows // max(1, round(num_rows / size))
-        raise UsageError(f"training.micro_batch_size {size} does not divide batch_size {num_rows}; try {near}")
+        near = min((n for n in range(1, num_rows + 1) if num_rows % n == 0), key=lambda n: abs(n - size))
+        raise UsageError(
+            f"training.micro_batch_size {size} does not divide batch_size {num_rows}; use"
+            f" training.micro_batch_size={near}"
+        )
     plain = Execution(
         size if memory_limit is None or training.micro_batch_size else 1,
         "float32" if training.precision == "auto" else training.precision,
@@ -181,8 +184,8 @@ def _sizes_within(
     if at_one > limit:
         raise TrainingError(
             f"training.memory_budget, or what is free without one: even one sequence at a time with gradient"
-            f" checkpointing needs {(at_one - limit) / 2**20:.0f} MiB more. Raise the budget, or choose a smaller model"
-            " or max_length."
+            f" checkpointing needs {(at_one - limit) / 2**20:.0f} MiB more. Raise training.memory_budget, or choose"
+            " a smaller model.d_model, model.num_layers or training.max_length."
         )
     measure(replace(execution, micro_batch_size=2))
     per_sequence = memory_bytes() - at_one
