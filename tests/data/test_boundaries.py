@@ -61,7 +61,9 @@ def test_a_separator_is_read_the_same_wherever_a_segment_ends(tmp_path: Path, ki
 @pytest.mark.usefixtures("small_scale")
 @pytest.mark.parametrize("kind", SEPARATORS)
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(parts=st.lists(st.sampled_from(["a", "\n", "\r\n", "   ", " \t\n", "x" * 900, "b " * 400, "é" * 50]), min_size=8))
+@given(
+    parts=st.lists(st.sampled_from(["a", "\n", "\r\n", "   ", " \t\n", "x" * 900, "b " * 400, "é" * 50]), min_size=8)
+)
 def test_documents_of_segments_are_those_of_the_whole_file(
     tmp_path_factory: pytest.TempPathFactory, kind: str, parts: list[str]
 ) -> None:

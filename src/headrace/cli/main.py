@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -91,7 +92,9 @@ def prepare(
         "malformed_lines": malformed_lines,
         "max_expansion": max_expansion,
     }
-    sources: list[Source] = as_sources([{"path": path, **options} for path in paths] if paths else standard_library())
+    sources: list[Source] = as_sources(
+        {"path": tuple(paths) if len(paths) > 1 else paths[0], **options} if paths else standard_library()
+    )
     folder = out or default_cache_dir(sources, tokenizer)
     budget = parse_bytes("--memory-budget", memory_budget) if memory_budget else None
     with display.build_progress() as show:
@@ -180,6 +183,9 @@ def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 def main() -> NoReturn:
     """The entry point: user errors become one line and an exit code; a traceback means a bug of ours."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a path may be anything: what cannot be written is spelled out
+            stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
     try:

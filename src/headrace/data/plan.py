@@ -26,7 +26,8 @@ def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path
     """A cache for a corpus in a folder. What an earlier build left there is found again."""
     if isinstance(tokenizer, str):
         check_spec(tokenizer)
-    segments = plan_segments(sources)
+    skipped: Counter[str] = Counter()
+    segments = plan_segments(sources, skipped)
     previous = _previous(path)
     tokenizer = _choose_tokenizer(tokenizer, previous, sources, segments, path)
     known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
@@ -35,6 +36,7 @@ def plan_cache(sources: Sequence[Source], tokenizer: str | Tokenizer, path: Path
         index = known.get(segment.fingerprint)
         entries.append(None if index is None or previous is None else _still_there(previous, index))
     cache = Cache(path, tokenizer, sources, segments, entries)
+    cache.skipped = skipped
     if previous is None or not previous.is_same(cache):
         cache.shards.make()
         cache.save_tokenizer()

@@ -41,6 +41,7 @@ def describe(
         "shards": len(cache.unique_shards()),
         "tokenizer": {"spec": tokenizer.spec, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash[:16]},
         "noticed": dict(cache.noticed),
+        "skipped": dict(cache.skipped),
         "sources": sources,
         "chunking": {
             "sequence_length": sequence_length,
