@@ -76,7 +76,9 @@ def _varint(value: int) -> bytes:
 @pytest.mark.parametrize("kind", ["nested", "wide", "deep objects"])
 def test_lines_of_json_that_are_all_structure(tmp_path: Path, kind: str) -> None:
     size = 12 << 20
-    value = {"nested": "[" * size, "wide": "[" + "{}," * (size // 3) + "{}]", "deep objects": '{"a":' * (size // 5)}[kind]
+    value = {"nested": "[" * size, "wide": "[" + "{}," * (size // 3) + "{}]", "deep objects": '{"a":' * (size // 5)}[
+        kind
+    ]
     (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n{"text": "hidden", "x": ' + value + "}\n")
     said, peak = prepared(tmp_path / "a.jsonl")
     assert "a.jsonl:2: " in said

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.display import err
+from headrace.cli.display import err, notices
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.perf.speed import data_wait_grade
 from headrace.perf.units import human_bytes, human_count, human_percent, human_time
@@ -41,6 +41,21 @@ def curve(values: list[float], width: int = 40) -> str:
     return "".join(CURVE[round((value - low) / span * (len(CURVE) - 1))] for value in means)
 
 
+def corpus_line(facts: dict[str, Any]) -> str:
+    """Write what a run trains on in one line; what is not known yet is estimated, or left out."""
+    about = "" if facts["is_complete"] else "about "
+    parts = [f"{facts['files']:,} file(s)", human_bytes(facts["bytes"])]
+    if facts["documents"] is not None:
+        parts.append(f"{facts['documents']:,} document(s)")
+    if facts["tokens"] is not None:
+        parts.append(f"{about}{facts['tokens']:,} tokens")
+    if not facts["is_complete"]:
+        parts.append(f"{100 * facts['tokenised_bytes'] / max(facts['bytes'], 1):.0f}% tokenised so far")
+    if facts["epochs"] is not None:
+        parts.append(f"{about}{facts['epochs']:.3g} epoch(s) in the limit")
+    return f"corpus: {', '.join(parts)}; tokenizer {facts['tokenizer']} of {facts['vocab_size']:,} tokens"
+
+
 class TrainingDisplay:
     """Follows the steps of a run."""
 
@@ -50,6 +65,7 @@ class TrainingDisplay:
         self._shown_s = 0.0
         self._sample = ""
         self._validation = ""
+        self._has_shown_all = False
         self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
 
     def __enter__(self) -> TrainingDisplay:
@@ -61,15 +77,28 @@ class TrainingDisplay:
             f" {config.training.threads} threads, peak {self._pretraining.peak_flops / 1e9:.0f} GFLOP/s;"
             f" {escape(str(self._pretraining.folder.path))}"
         )
+        self._show_corpus()
         if self._live is not None:
             self._live.__enter__()
         return self
+
+    def _show_corpus(self) -> None:
+        """Say what is trained on: before the first step, and once more when all of it is tokenised."""
+        facts = self._pretraining.corpus()
+        self._has_shown_all = facts["is_complete"]
+        err.print(corpus_line(facts), markup=False)
+        for notice in notices(facts):
+            err.print(f"[yellow]noticed:[/] {escape(notice)}")
+        if facts["warning"]:
+            err.print(f"[yellow]warning:[/] {escape(facts['warning'])}")
 
     def __exit__(self, *problem: Any) -> None:
         if self._live is not None:
             self._live.__exit__(*problem)
 
     def update(self, info: StepInfo) -> None:
+        if not self._has_shown_all and self._pretraining.loader.cache.is_complete:
+            self._show_corpus()
         self._losses.append(info.loss)
         if info.evaluation is not None:
             self._validation = f"{info.evaluation.loss:.4f} ({info.evaluation.bits_per_byte:.3f} bits/byte)"

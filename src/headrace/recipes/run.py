@@ -34,6 +34,8 @@ class Run:
     first_sample: str = ""
     last_sample: str = ""
     was_stopped: bool = False
+    corpus: dict[str, Any] = field(default_factory=dict)
+    """What it trained on: see `recipes/corpus.py`."""
 
     def as_json(self) -> dict[str, Any]:
         values = asdict(self)
