@@ -234,7 +234,7 @@ def test_a_file_changed_in_the_middle_of_a_read(tmp_path: Path, monkeypatch: pyt
     file = tmp_path / "a.txt"
     file.write_text(make_text(10_000))
     source = as_sources(file)[0]
-    from headrace.data.sources import iterate_files
+    from headrace.data.discovery import iterate_files
 
     planned = next(iterate_files(source))
     read = os.pread

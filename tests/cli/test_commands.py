@@ -66,9 +66,9 @@ def test_inspect_a_step(command: Command, tmp_path: Path) -> None:
 def test_several_sources_are_listed(command: Command, tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
-    _, out, _ = command(
-        "prepare", tmp_path / "a.txt", tmp_path / "b.txt", "--tokenizer", "byte", "--out", tmp_path / "c"
-    )
+    sources = [{"path": str(tmp_path / name)} for name in ("a.txt", "b.txt")]
+    hr.prepare(sources, tokenizer="byte", out=tmp_path / "c")
+    _, out, _ = command("inspect", tmp_path / "c")
     assert "a.txt" in out
     assert "b.txt" in out
 

@@ -21,6 +21,7 @@ from headrace.perf.units import human_bytes, human_count, human_percent, human_t
 PLAIN_SECONDS = 2.0
 NOTICED = {
     "invalid_utf8": "invalid UTF-8 sequence(s), replaced by U+FFFD",
+    "latin1_texts": "text(s) that look like Latin-1, not UTF-8; convert them: iconv -f WINDOWS-1252 -t UTF-8",
     "nul_bytes": "NUL byte(s), kept: is this really text?",
     "byte_order_marks": "byte order mark(s), removed",
     "empty_documents": "empty document(s), left out",
@@ -153,9 +154,7 @@ def show_description(facts: dict[str, Any]) -> None:
         done = f"tokenised {human_bytes(build['tokenised_bytes'])} at {rate:.0f} MB/s"
         done = done if build["tokenised_bytes"] else "nothing new to tokenise"
         out.print(f"  {done}; {build['seconds']:.1f} s in all")
-    show_notices(tokenizer["notices"], out)
-    for kind, count in facts["noticed"].items():
-        out.print(f"  [yellow]noticed:[/] {count:,} {NOTICED.get(kind, kind)}")
+    show_notices([*tokenizer["notices"], *notices(facts)], out)
     if len(facts["sources"]) > 1:
         _show_sources(facts["sources"])
     out.print(
@@ -167,10 +166,16 @@ def show_description(facts: dict[str, Any]) -> None:
     )
 
 
-def show_notices(notices: Iterable[str], console: Console) -> None:
+def show_notices(lines: Iterable[str], console: Console) -> None:
     """Print what the user should know of, though it is no error."""
-    for notice in notices:
-        console.print(f"  [yellow]noticed:[/] {escape(notice)}")
+    for line in lines:
+        console.print(f"  [yellow]noticed:[/] {escape(line)}")
+
+
+def notices(facts: dict[str, Any]) -> list[str]:
+    """Say what is odd about a corpus and what of it is not read, a line each."""
+    odd = [f"{count:,} {NOTICED.get(kind, kind)}" for kind, count in facts["noticed"].items() if count]
+    return odd + [f"{count:,} {reason}, left out" for reason, count in facts["skipped"].items()]
 
 
 def _show_sources(sources: list[dict[str, Any]]) -> None:

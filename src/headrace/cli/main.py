@@ -110,7 +110,9 @@ def prepare(
         "max_expansion": max_expansion,
         **data.source_options(),
     }
-    sources: list[Source] = as_sources([{"path": path, **options} for path in paths] if paths else standard_library())
+    sources: list[Source] = as_sources(
+        {"path": tuple(paths) if len(paths) > 1 else paths[0], **options} if paths else standard_library()
+    )
     _choices("--special-tokens-in-text", special_tokens_in_text, *get_args(SpecialTokensInText))
     special = cast(SpecialTokensInText, special_tokens_in_text)
     folder = out or default_cache_dir(sources, tokenizer, special)

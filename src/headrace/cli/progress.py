@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.display import err, show_notices, show_warning
+from headrace.cli.display import err, notices, show_notices, show_warning
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.perf.speed import data_wait_grade
 from headrace.perf.units import human_bytes, human_count, human_percent, human_time
@@ -45,6 +45,21 @@ def _validation(loss: float | None, bits_per_byte: float | None) -> str:
     return "" if loss is None or bits_per_byte is None else f"{loss:.4f} ({bits_per_byte:.3f} bits/byte)"
 
 
+def corpus_line(facts: dict[str, Any]) -> str:
+    """Write what a run trains on in one line; what is not known yet is estimated, or left out."""
+    about = "" if facts["is_complete"] else "about "
+    parts = [f"{facts['files']:,} file(s)", human_bytes(facts["bytes"])]
+    if facts["documents"] is not None:
+        parts.append(f"{facts['documents']:,} document(s)")
+    if facts["tokens"] is not None:
+        parts.append(f"{about}{facts['tokens']:,} tokens")
+    if not facts["is_complete"]:
+        parts.append(f"{100 * facts['tokenised_bytes'] / max(facts['bytes'], 1):.0f}% tokenised so far")
+    if facts["epochs"] is not None:
+        parts.append(f"{about}{facts['epochs']:.3g} epoch(s) in the limit")
+    return f"corpus: {', '.join(parts)}; tokenizer {facts['tokenizer']} of {facts['vocab_size']:,} tokens"
+
+
 class TrainingDisplay:
     """Follows the steps of a run."""
 
@@ -55,6 +70,7 @@ class TrainingDisplay:
         self._sample = pretraining.run.last_sample
         self._validation = _validation(pretraining.run.validation_loss, pretraining.run.validation_bits_per_byte)
         self._num_warned = 0
+        self._has_shown_all = False
         self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
 
     def __enter__(self) -> TrainingDisplay:
@@ -67,17 +83,29 @@ class TrainingDisplay:
             f" {escape(str(self._pretraining.folder.path))}"
         )
         show_notices(self._pretraining.tokenizer.notices, err)
+        self._show_corpus()
         for notice in self._pretraining.notices:
             err.print(notice, markup=False)
         if self._live is not None:
             self._live.__enter__()
         return self
 
+    def _show_corpus(self) -> None:
+        """Say what is trained on: before the first step, and once more when all of it is tokenised."""
+        facts = self._pretraining.corpus()
+        self._has_shown_all = facts["is_complete"]
+        err.print(corpus_line(facts), markup=False)
+        show_notices(notices(facts), err)
+        if facts["warning"]:
+            show_warning(facts["warning"])
+
     def __exit__(self, *problem: Any) -> None:
         if self._live is not None:
             self._live.__exit__(*problem)
 
     def update(self, info: StepInfo) -> None:
+        if not self._has_shown_all and self._pretraining.loader.cache.is_complete:
+            self._show_corpus()
         if not info.is_skipped:
             self._losses.append(info.loss)
         for warning in self._pretraining.run.warnings[self._num_warned :]:

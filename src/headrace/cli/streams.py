@@ -48,11 +48,11 @@ def steady_streams() -> None:
         if stream is not getattr(sys, f"__{name}__"):
             continue
         _files[name] = _SteadyFile(descriptor)
-        # What a terminal cannot show is a question mark there.
+        # What a terminal cannot show is spelled out there; a path may be anything.
         steady = io.TextIOWrapper(
             io.BufferedWriter(_files[name]),  # type: ignore[type-var]  # its stub asks for more than it uses
             encoding=stream.encoding if stream else "utf-8",
-            errors="replace",
+            errors="backslashreplace",
             line_buffering=name == "stderr" or _files[name].isatty(),
         )
         setattr(sys, name, steady)

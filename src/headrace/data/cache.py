@@ -73,6 +73,8 @@ class Cache:
         self._failure: BaseException | None = None
         self.retired: list[str] = []
         """Shards that only the version before this one needed."""
+        self.skipped: Counter[str] = Counter()
+        """Files that were left out when the corpus was planned, by reason; unknown of a cache that was just opened."""
         self._wanted: list[int] = []
 
     def __reduce__(self) -> tuple[Any, ...]:

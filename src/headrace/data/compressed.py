@@ -20,6 +20,21 @@ from headrace.errors import CorpusError
 BOMB_FREE_BYTES = 64 << 20
 
 
+def expansion_limit(source: Source, file: SourceFile) -> int:
+    """Return how much text a compressed file may hold."""
+    return max(BOMB_FREE_BYTES, source.max_expansion * file.size)
+
+
+def check_expansion(source: Source, file: SourceFile, nbytes: int) -> None:
+    """Refuse a file whose text turns out larger than it may be."""
+    limit = expansion_limit(source, file)
+    if nbytes > limit:
+        raise CorpusError(
+            f"{file.path}: expands to more than {limit >> 20:,} MiB, over {source.max_expansion} times its size: a"
+            " decompression bomb? If it is meant to, raise the limit: data.max_expansion=FACTOR"
+        )
+
+
 class CompressedFile:
     """A compressed text file, read front to back in chunks that end on boundaries near multiples of 8 MiB."""
 
@@ -28,7 +43,6 @@ class CompressedFile:
         self._file = file
         self._raw = open_planned(file)
         self._stream = _decompressed(file, self._raw)
-        self._limit = max(BOMB_FREE_BYTES, source.max_expansion * file.size)
         self._pending = b""
         self._position = 0
         self._line = 1
@@ -97,12 +111,7 @@ class CompressedFile:
                 check_unchanged(self._file, self._raw)
             parts.append(block)
             have += len(block)
-            if self._position + have > self._limit:
-                raise CorpusError(
-                    f"{self._file.path}: expands to more than {self._limit >> 20:,} MiB, over"
-                    f" {self._source.max_expansion} times its size: a decompression bomb? If it is meant to, raise"
-                    " the limit: data.max_expansion=FACTOR"
-                )
+            check_expansion(self._source, self._file, self._position + have)
         self._pending = b"".join(parts)
 
     def _read_block(self) -> bytes:

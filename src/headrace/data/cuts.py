@@ -18,9 +18,8 @@ from collections.abc import Sequence
 
 PIECE_BYTES = 64 << 10
 
-# White space beyond ASCII begins with C2, E1, E2 or E3 80 80; the classes below leave those lead bytes out. Each
-# pattern begins with the one byte that it is about, so that text without any is passed over at the speed of a memory
-# search.
+# White space beyond ASCII begins with C2, E1, E2 or E3 80 80; the classes below leave those lead bytes out. A pattern
+# begins with the one byte that it is about, so that text without any is passed over at the speed of a memory search.
 _SPACE = re.compile(rb" (?=[A-Za-z])(?<=[A-Za-z] )")
 _LINE_FEED = re.compile(
     rb"\n(?=[A-Za-z0-9\xc3-\xdf\xe4-\xf4]|\xe3[\x81-\xbf])"

@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from headrace.data.cuts import character_start, first_safe_cut
+from headrace.data.signatures import looks_like_latin1, refuse_what_is_not_text
 from headrace.data.sources import Format, Source
 from headrace.errors import CorpusError
 
 BOUNDARY_WINDOW_BYTES = 1 << 20
 JSON_LINE_LIMIT_BYTES = 32 << 20
+JSON_STRUCTURE_LIMIT_BYTES = 4 << 20
 SPLIT_BYTES = 256 << 10
 
 _BLANK_LINES = re.compile(rb"\r?\n(?:[ \t\r]*\n)+")
+_JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _SPACES = re.compile(rb"[ \t\r]*")
 _BLANK_LINES_AT_START = re.compile(rb"(?:[ \t\r]*\n)*")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -128,7 +131,8 @@ def split_stretch(source: Source, stretch: Stretch, noticed: Counter[str]) -> It
     """
     raw = stretch.raw
     if stretch.offset == 0:
-        raw = _without_byte_order_mark(raw, stretch.path, noticed)
+        refuse_what_is_not_text(raw, stretch.path)
+        raw = _without_byte_order_mark(raw, noticed)
     raw = _as_utf8(source, raw, stretch.path, stretch.offset, noticed)
     if stretch.format == "jsonl":
         yield from _split_jsonl(source, raw, stretch, noticed)
@@ -230,8 +234,15 @@ def _split_jsonl(source: Source, raw: bytes, stretch: Stretch, noticed: Counter[
         yield documents
 
 
+def _outside_strings(line: bytes) -> int:
+    return len(line) - sum(found.end() - found.start() - 2 for found in _JSON_STRING.finditer(line))
+
+
 def _text_of(source: Source, line: bytes, noticed: Counter[str]) -> bytes:
     field_name = source.text_field
+    if len(line) > JSON_STRUCTURE_LIMIT_BYTES and _outside_strings(line) > JSON_STRUCTURE_LIMIT_BYTES:
+        # As objects of Python, brackets and numbers take some 20 times their bytes.
+        raise ValueError(f"over {JSON_STRUCTURE_LIMIT_BYTES >> 20} MiB of brackets and numbers around the text")
     try:
         value = json.loads(line)
     except json.JSONDecodeError as problem:
@@ -256,9 +267,7 @@ def _text_of(source: Source, line: bytes, noticed: Counter[str]) -> bytes:
         return text.encode()
 
 
-def _without_byte_order_mark(raw: bytes, path: str, noticed: Counter[str]) -> bytes:
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise CorpusError(f"{path}: this is UTF-16 text; headrace reads UTF-8. Convert it: iconv -f UTF-16 -t UTF-8")
+def _without_byte_order_mark(raw: bytes, noticed: Counter[str]) -> bytes:
     if raw.startswith(_BYTE_ORDER_MARK):
         noticed["byte_order_marks"] += 1
         return raw[len(_BYTE_ORDER_MARK) :]
@@ -277,7 +286,10 @@ def _as_utf8(source: Source, raw: bytes, path: str, offset: int, noticed: Counte
         if source.invalid_utf8 == "refuse":
             where = f"byte {offset + problem.start:,}"
             raise CorpusError(f"{path}: not valid UTF-8 at {where} (0x{raw[problem.start]:02x}).") from None
-        mended = raw.decode("utf-8", "replace").encode()
+        text = raw.decode("utf-8", "replace")
+        if looks_like_latin1(raw, text):
+            noticed["latin1_texts"] += 1
+        mended = text.encode()
         noticed["invalid_utf8"] += mended.count(_REPLACEMENT) - raw.count(_REPLACEMENT)
         return mended
 

@@ -102,6 +102,8 @@ class Loader:
         batch_size, sequence_length, seed = whole(batch_size), whole(sequence_length), whole(seed)
         rank, world_size, num_workers = whole(rank), whole(world_size), whole(num_workers)
         check_arguments(batch_size, sequence_length, rank, world_size, num_workers, prefetch_batches, packing)
+        if weights is not None and isinstance(cache_or_sources, (list, tuple)):
+            cache_or_sources = as_sources(cache_or_sources, apart=True)  # a weight is a source's
         self.cache, self._builder = _open_or_build(
             cache_or_sources, tokenizer, special_tokens_in_text, cache_dir, num_workers, memory_budget
         )

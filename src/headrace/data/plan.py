@@ -39,7 +39,8 @@ def plan_cache(
     check_special_tokens_in_text(special_tokens_in_text)
     if isinstance(tokenizer, str):
         check_spec(tokenizer)
-    segments = plan_segments(sources)
+    skipped: Counter[str] = Counter()
+    segments = plan_segments(sources, skipped)
     previous = _previous(path)
     tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path)
     known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
@@ -48,6 +49,7 @@ def plan_cache(
         index = known.get(segment.fingerprint)
         entries.append(None if index is None or previous is None else _usable_entry(previous, index, tokenizer))
     cache = Cache(path, tokenizer, sources, segments, entries)
+    cache.skipped = skipped
     if previous is None or not previous.is_same(cache):
         cache.shards.make()
         cache.save_tokenizer()

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from headrace.data.compressed import CompressedFile
+from headrace.data.compressed import CompressedFile, check_expansion, expansion_limit
 from headrace.data.documents import Stretch, context_bytes, find_boundary, parquet_documents
 from headrace.data.members import Member, make_member, open_planned, unchanged
 from headrace.data.parquet import iterate_texts
@@ -165,7 +165,11 @@ def _row_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
         documents: list[bytes] = []
         noticed: Counter[str] = Counter()
         cost = 0
-        for first_row, values in iterate_texts(file.path, source.text_field, segment.begin, segment.end):
+        limit = expansion_limit(source, file)
+        expanded = 0
+        for first_row, values in iterate_texts(file.path, source.text_field, segment.begin, segment.end, limit):
+            expanded += sum(len(value) for value in values if value)
+            check_expansion(source, file, expanded)
             rows = parquet_documents(source, values, file.path, first_row, noticed)
             documents += rows
             cost += sum(map(len, rows)) + DOCUMENT_OVERHEAD_BYTES * len(rows)

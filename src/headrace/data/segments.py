@@ -8,6 +8,7 @@ names of its own files, so that one more file in the corpus changes one group an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.data.sources import Source, SourceFile, iterate_files
+from headrace.data.discovery import iterate_files
+from headrace.data.sources import Source, SourceFile
 from headrace.errors import CorpusError
 from headrace.files import digest
 
@@ -71,19 +73,19 @@ class Segment:
     files: Sequence[SourceFile] = ()
 
 
-def plan_segments(sources: Sequence[Source]) -> list[Segment]:
-    """Lay out a corpus. Reads directory entries and parquet footers, nothing else."""
+def plan_segments(sources: Sequence[Source], skipped: Counter[str] | None = None) -> list[Segment]:
+    """Lay out a corpus. Reads directory entries and parquet footers, nothing else.
+
+    Files that are left out are counted in `skipped`, by reason.
+    """
+    skipped = Counter() if skipped is None else skipped
     segments: list[Segment] = []
     for index, source in enumerate(sources):
         before = len(segments)
-        num_files = 0
         group: list[SourceFile] = []
         group_bytes = 0
-        for file in iterate_files(source):
-            num_files += 1
+        for file in iterate_files(source, skipped):
             expected = file.size * (ASSUMED_EXPANSION if file.compression else 1)
-            if file.size == 0:
-                continue
             if file.format == "parquet" or expected >= SEGMENT_BYTES:
                 if group:
                     segments.append(_group_segment(index, source, group, group_bytes))
@@ -101,7 +103,7 @@ def plan_segments(sources: Sequence[Source]) -> list[Segment]:
         if group:
             segments.append(_group_segment(index, source, group, group_bytes))
         if len(segments) == before:
-            raise CorpusError(f"{source.label}: the corpus is empty: {num_files} file(s), none with any content.")
+            raise CorpusError(f"{source.label}: the corpus is empty: there is no file with any content.")
     return segments
 
 

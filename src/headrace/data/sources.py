@@ -1,22 +1,18 @@
-"""Which files make up a corpus: paths, folders and globs become a sorted list of readable files."""
+"""What a corpus is made of: sources, as users name them, and the files of a source."""
 
 from __future__ import annotations
 
-import difflib
 import functools
-import glob
 import os
-import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from headrace.errors import CorpusError, UsageError
+from headrace.errors import UsageError
 from headrace.files import digest
 
 TEXT_SUFFIXES = frozenset(
@@ -68,6 +64,8 @@ class Source(BaseModel):
     def _check(self) -> Source:
         if (self.document == "delimiter") != bool(self.delimiter):
             raise ValueError("data.document=delimiter and data.delimiter=TEXT go together")
+        if not self.paths:
+            raise ValueError("names no file, folder or glob")
         return self
 
     @property
@@ -76,7 +74,8 @@ class Source(BaseModel):
 
     @property
     def label(self) -> str:
-        return self.name or " ".join(self.paths)
+        more = len(self.paths) - 1
+        return self.name or (f"{self.paths[0]} and {more:,} more" if more else self.paths[0])
 
     @functools.cached_property
     def reading_hash(self) -> str:
@@ -137,20 +136,29 @@ class SourceFile:
         )
 
 
-def as_sources(given: str | os.PathLike[str] | Source | dict[str, object] | Sequence[object]) -> list[Source]:
-    """Whatever a user may pass as a corpus, as sources: a path, a `Source`, its fields as a dict, or a list of these.
+def as_sources(
+    given: str | os.PathLike[str] | Source | dict[str, object] | Sequence[object], *, apart: bool = False
+) -> list[Source]:
+    """Turn whatever a user may pass as a corpus into sources: a path, a `Source`, its fields as a dict, or a list.
 
-    >>> [source.path for source in as_sources(["a.txt", {"path": "b.txt"}])]
-    ['a.txt', 'b.txt']
+    Paths given together are one source, which stands where the first of them does; `apart`: each is its own.
+
+    >>> [source.path for source in as_sources(["a.txt", "b.txt", {"path": "c.txt"}])]
+    [('a.txt', 'b.txt'), 'c.txt']
     """
     if not isinstance(given, (list, tuple)):
         given = [given]
+    if apart:
+        given = [{"path": os.fsdecode(item)} if isinstance(item, (str, os.PathLike)) else item for item in given]
+    paths = [os.fsdecode(item) for item in given if isinstance(item, (str, os.PathLike))]
     sources: list[Source] = []
     for item in given:
         if isinstance(item, Source):
             sources.append(item)
         elif isinstance(item, (str, os.PathLike)):
-            sources.append(Source(path=os.fspath(item)))
+            if paths:
+                sources.append(Source(path=tuple(paths) if len(paths) > 1 else paths[0]))
+                paths = []
         elif isinstance(item, dict):
             sources.append(_source_from_dict(item))
         else:
@@ -180,71 +188,8 @@ def standard_library() -> Source:
     return Source(path=root, name=f"Python {sys.version_info.major}.{sys.version_info.minor} standard library")
 
 
-# Folders of the standard library that are not the library: installed packages, caches, and tests, which hold files
-# that are broken on purpose.
-_STDLIB_EXCLUDED = frozenset(["site-packages", "dist-packages", "test", "tests", "idle_test", "config"])
-
-
-def iterate_files(source: Source) -> Iterator[SourceFile]:
-    """Every readable file of a source, in sorted order, each once. Nothing is held, however many there are."""
-    seen: set[tuple[int, int]] = set()
-    for path in source.paths:
-        for name, root_length in _expand(os.path.expanduser(path)):
-            try:
-                status = os.stat(name)
-            except OSError as problem:
-                raise CorpusError(f"{name}: cannot be read ({problem.strerror}).") from None
-            if len(source.paths) > 1:  # one folder or glob names nothing twice
-                identity = (status.st_dev, status.st_ino)
-                if identity in seen:
-                    continue
-                seen.add(identity)
-            yield SourceFile.from_stat(name, root_length, status)
-
-
-def _expand(path: str) -> Iterator[tuple[str, int]]:
-    if os.path.isdir(path):
-        found = False
-        for name in _walk(path):
-            found = True
-            yield name, len(os.path.join(path, ""))
-        if not found:
-            kinds = ".txt, .md, source code, .jsonl, .parquet, and .gz/.zst/.bz2/.xz of the text ones"
-            raise CorpusError(f"{path}: nothing readable in this folder. headrace reads {kinds}.")
-    elif os.path.exists(path):
-        yield path, len(os.path.dirname(path)) + 1 if os.path.dirname(path) else 0
-    elif glob.has_magic(path):
-        root = len(path[: re.search(r"[*?[]", path).start()].rpartition("/")[0]) + 1  # type: ignore[union-attr]
-        names = sorted(name for name in glob.iglob(path, recursive=True) if os.path.isfile(name))
-        if not names:
-            raise CorpusError(f"{path}: no file matches this pattern.")
-        yield from ((name, root if "/" in path else 0) for name in names)
-    else:
-        raise CorpusError(f"{path}: no such file or folder.{_nearest(path)}")
-
-
-def _walk(folder: str) -> Iterator[str]:
-    excluded = _STDLIB_EXCLUDED if folder == sysconfig.get_paths()["stdlib"] else frozenset[str]()
-    for root, folders, names in os.walk(folder, onerror=_refuse_folder):
-        folders[:] = sorted(name for name in folders if not _hidden(name) and not _is_excluded(name, excluded))
-        for name in sorted(names):
-            if not _hidden(name) and _readable(name):
-                yield os.path.join(root, name)
-
-
-def _refuse_folder(problem: OSError) -> NoReturn:
-    raise CorpusError(f"{problem.filename}: cannot be read ({problem.strerror}).")
-
-
-def _is_excluded(folder: str, excluded: frozenset[str]) -> bool:
-    return folder in excluded or any(folder.startswith(f"{name}-") for name in excluded)
-
-
-def _hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__pycache__"
-
-
-def _readable(name: str) -> bool:
+def is_readable(name: str) -> bool:
+    """Tell whether a file's suffix is one of those that headrace looks for in a folder."""
     suffix = _suffix(name, strip_compression=True)
     if suffix in PARQUET_SUFFIXES:
         return _suffix(name) in PARQUET_SUFFIXES
@@ -256,11 +201,3 @@ def _suffix(name: str, strip_compression: bool = False) -> str:
     if strip_compression and suffix in COMPRESSED_SUFFIXES:
         return os.path.splitext(stem)[1]
     return suffix
-
-
-def _nearest(path: str) -> str:
-    parent = Path(path).parent
-    if not parent.is_dir():
-        return f" The folder {parent} does not exist either."
-    near = difflib.get_close_matches(Path(path).name, os.listdir(parent), n=1)
-    return f" Did you mean {parent / near[0]}?" if near else ""

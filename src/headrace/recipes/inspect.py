@@ -47,6 +47,7 @@ def describe(
             "notices": list(tokenizer.notices),
         },
         "noticed": dict(cache.noticed),
+        "skipped": dict(cache.skipped),
         "sources": sources,
         "chunking": {
             "sequence_length": sequence_length,

@@ -47,7 +47,9 @@ def prepare(
                 on_progress(builder.progress)
         if on_progress is not None:
             on_progress(builder.progress)
-    return Cache.open(cache.path)
+    finished = Cache.open(cache.path)
+    finished.skipped = cache.skipped
+    return finished
 
 
 def plan(

@@ -26,6 +26,7 @@ from headrace.models.counts import count
 from headrace.models.network import Network, build
 from headrace.perf.memory import memory_parts
 from headrace.recipes.config import Config, Layers
+from headrace.recipes.corpus import corpus_facts
 from headrace.recipes.feed import complete_model, open_training, open_validation, prepare_corpus
 from headrace.recipes.folder import History, RunFolder, WatchedFolder
 from headrace.recipes.inspect import describe
@@ -152,6 +153,7 @@ class Pretraining:
         if saved is not None:
             check_resumable(config, saved)
         limits = self._limits()
+        self._max_steps = limits.steps
         position = saved.position if saved is not None else Position()
         self.counts = count(config.model, training.max_length)
         self.run = Run(self.folder.path, self.counts.num_parameters)
@@ -292,6 +294,10 @@ class Pretraining:
         self.group.from_main(asdict(chosen), "telling the micro-batch")
         return chosen
 
+    def corpus(self) -> dict[str, Any]:
+        """Describe what this run trains on, as far as it is known by now."""
+        return corpus_facts(self.loader.cache, self.config, self._max_steps)
+
     # Running
 
     def steps(self) -> Iterable[StepInfo]:
@@ -333,6 +339,7 @@ class Pretraining:
         run.seconds = {**tally.seconds, "other": max(0.0, wall - sum(tally.seconds.values()))}
         run.peak_memory_bytes = peak_memory_bytes()
         run.cpu_cores = (cpu_seconds() - cpu_began) / max(wall, 1e-9)
+        run.corpus = self.corpus()
         if self.group.is_main:
             self._describe_corpus()
         self.folder.write_json("summary.json", run.as_json())

@@ -42,6 +42,8 @@ class Run:
     was_stopped: bool = False
     warnings: list[str] = field(default_factory=list)
     """What went wrong without ending the run."""
+    corpus: dict[str, Any] = field(default_factory=dict)
+    """What it trained on: see `recipes/corpus.py`."""
 
     def as_json(self) -> dict[str, Any]:
         values = asdict(self)
