@@ -61,6 +61,8 @@ class TrainingDisplay:
             f" {config.training.threads} threads, peak {self._pretraining.peak_flops / 1e9:.0f} GFLOP/s;"
             f" {escape(str(self._pretraining.folder.path))}"
         )
+        for notice in self._pretraining.notices:
+            err.print(f"[yellow]{escape(notice)}[/]")
         if self._live is not None:
             self._live.__enter__()
         return self
@@ -91,7 +93,7 @@ class TrainingDisplay:
         return {
             "step": f"{info.step:,}",
             "loss": f"{info.loss:.4f}",
-            "validation": self._validation or "not yet",
+            "validation": self._validation or ("not yet" if self._pretraining.is_validated else "none"),
             "learning_rate": f"{info.learning_rate:.2e}",
             "tokens/s": f"{run.tokens_per_second:,.0f}",
             "of_peak": human_percent(run.percent_of_peak),

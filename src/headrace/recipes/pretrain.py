@@ -55,6 +55,7 @@ from headrace.training.step import Execution, TrainStep
 Hook = Callable[[StepInfo], None]
 DEFAULT_MINUTES = 10.0
 SAMPLE_TOKENS = 120
+LEAST_VALIDATION_TOKENS = 32  # a loss on fewer says nothing
 
 
 def train(
@@ -95,6 +96,8 @@ class Pretraining:
         batches: BatchStream | None = None,
     ) -> None:
         self._given_batches = batches
+        self.notices: list[str] = []
+        """What the user should know before the first step."""
         self._scaling, self._machine = remembered_scaling(config), remembered_machine()  # before cores are shared out
         self.config = config.model_copy(deep=True)
         self._should_stop = should_stop
@@ -231,7 +234,19 @@ class Pretraining:
             return None
         with loader:
             tokens = self.config.training.evaluation_tokens
-            return Evaluator(loader, self.tokenizer, tokens, self.execution.precision)
+            evaluator = Evaluator(loader, self.tokenizer, tokens, self.execution.precision)
+        if evaluator.num_tokens >= LEAST_VALIDATION_TOKENS:
+            return evaluator
+        self.notices.append(
+            f"no validation: {evaluator.num_tokens} tokens are too few, so the best checkpoint is the last one. Give"
+            " more text, a larger data.validation_fraction, or data.validation_sources."
+        )
+        return None
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether there is text to evaluate on; known to the process that evaluates."""
+        return self._evaluator is not None
 
     def _limits(self) -> Limits:
         training = self.config.training
@@ -360,4 +375,5 @@ class Pretraining:
             "processes": self.group.world_size,
         }
         self._describe_corpus()
+        is_best = is_best or not self.is_validated  # without validation, the newest is the best there is
         self._checkpoints.save(self.loop.position.step, network, optimizer, self.tokenizer, state, is_best)
