@@ -29,6 +29,7 @@ def shrink(patch: pytest.MonkeyPatch) -> None:
         "headrace.data.compressed.BOUNDARY_WINDOW_BYTES": 1024,
         "headrace.data.documents.BOUNDARY_WINDOW_BYTES": 1024,
         "headrace.data.loader.FIRST_BLOCK_BYTES": 16384,
+        "headrace.data.sample.FIRST_BLOCK_BYTES": 16384,
         "headrace.data.windows.WindowPacking.largest_block_bytes": 32768,
         "headrace.data.packing.DocumentPacking.largest_block_bytes": 32768,
         "headrace.data.documents.SPLIT_BYTES": 256,

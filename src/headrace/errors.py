@@ -44,7 +44,7 @@ class CheckpointError(HeadraceError):
 
 
 class WorkerError(HeadraceError):
-    """The system failed a worker of the loader: no memory, no file; the cause is its own exception."""
+    """A worker of the loader failed: no memory, no file, a transform that ended; the cause is its own exception."""
 
 
 class TrainingError(HeadraceError):

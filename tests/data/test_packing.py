@@ -19,7 +19,7 @@ SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=80)
 @given(SIZES, st.integers(1, 40))
 def test_every_document_is_packed_once_and_cut_only_if_it_must_be(sizes: list[int], length: int) -> None:
     ends = np.cumsum(sizes)
-    rows = pack_documents(ends, 0, int(ends[-1]), length)
+    rows = pack_documents(np.append(0, ends[:-1]), ends, length)
     covered = np.zeros(int(ends[-1]), dtype=int)
     first = 0
     for stop in rows.row_stops.tolist():

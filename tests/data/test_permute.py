@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,9 +26,11 @@ def test_an_element_does_not_depend_on_its_company() -> None:
 def test_values_are_fixed_forever() -> None:
     """Order must not change between versions: resuming an old run would give other batches."""
     assert permute(np.arange(12), 12, make_key("rows", 0, 0, 0)).tolist() == FROZEN
+    assert permute(np.arange(12), 1000, make_key("rows", 0, 0, 0)).tolist() == FROZEN_OF_A_THOUSAND
 
 
-FROZEN = [7, 2, 1, 11, 9, 3, 6, 0, 8, 4, 5, 10]
+FROZEN = [3, 8, 6, 5, 10, 9, 4, 1, 11, 2, 0, 7]
+FROZEN_OF_A_THOUSAND = [564, 538, 920, 536, 776, 130, 262, 273, 145, 933, 476, 924]
 
 
 @pytest.mark.parametrize("size", [5, 64, 1000])
@@ -38,6 +43,29 @@ def test_places_are_uniform(size: int) -> None:
     expected = tries / size
     chi_square = ((landed - expected) ** 2 / expected).sum(axis=1) / (size - 1)
     assert (chi_square < 3).all()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_all_permutations_of_a_small_range_are_equally_likely(size: int) -> None:
+    num_permutations = math.factorial(size)
+    tries = 100 * num_permutations
+    found = Counter(tuple(permute(np.arange(size), size, make_key("small", seed)).tolist()) for seed in range(tries))
+    assert len(found) == num_permutations
+    chi_square = sum((count - 100) ** 2 / 100 for count in found.values())
+    freedom = num_permutations - 1
+    assert chi_square < freedom + 5 * math.sqrt(2 * freedom) + 5
+
+
+@pytest.mark.parametrize("size", [6, 8, 9, 10])
+def test_pairs_of_places_in_a_small_range_are_equally_likely(size: int) -> None:
+    tries = 200 * size * (size - 1)
+    counts = np.zeros((size, size))
+    for seed in range(tries):
+        one, two = permute(np.arange(2), size, make_key("pairs", seed))
+        counts[one, two] += 1
+    seen = counts[~np.eye(size, dtype=bool)]
+    freedom = len(seen) - 1
+    assert ((seen - 200) ** 2 / 200).sum() < freedom + 5 * math.sqrt(2 * freedom)
 
 
 def test_neighbours_are_scattered() -> None:

@@ -216,6 +216,8 @@ def show_run(run: dict[str, Any]) -> None:
     if run["validation_loss"] is not None:
         bits = run["validation_bits_per_byte"]
         out.print(f"  validation loss {run['validation_loss']:.4f} ({bits:.3f} bits per byte)")
+    for source, loss in run["validation_loss_by_source"].items():
+        out.print(f"    {escape(source)}: {'no validation text' if loss is None else f'{loss:.4f}'}")
     if run["skipped_steps"]:
         out.print(f"  [yellow]{run['skipped_steps']} update(s) skipped: not finite[/]")
     shares = break_down(run["seconds"])

@@ -133,7 +133,7 @@ class TrainingDisplay:
         return {
             "step": f"{info.step:,}",
             "loss": f"{info.loss:.4f}",
-            "validation": self._validation or "not yet",
+            "validation": self._validation or ("not yet" if self._pretraining.is_validated else "none"),
             "learning_rate": f"{info.learning_rate:.2e}",
             "tokens/s": f"{run.tokens_per_second:,.0f}",
             "of_peak": human_percent(run.percent_of_peak),

@@ -42,6 +42,11 @@ class Batch:
         return Batch(self.step, self.inputs[rows], self.targets[rows], documents, mask)
 
 
+def as_batch(step: int, rows: RowBatch, length: int) -> Batch:
+    """Name the inputs and targets of rows of tokens."""
+    return Batch(step, rows.tokens[:, :length], rows.tokens[:, -length:], rows.documents, rows.mask)
+
+
 def row_bytes(length: int, dtype: np.dtype[Any], is_packed: bool) -> int:
     """Memory of a row: a window of T + 1 tokens; or inputs, targets, document numbers and mask of packed documents."""
     return length * (2 * dtype.itemsize + 5) if is_packed else (length + 1) * dtype.itemsize
@@ -71,15 +76,9 @@ class Assembler:
         steps = np.arange(step, step + count)[:, None] * self._batch_size
         rows = (steps + self._first + np.arange(self._rows_per_rank)[None, :]).reshape(-1)
         gathered = self._gather(rows)
-        size, length = self._rows_per_rank, self._length
-        batches = []
-        for number in range(count):
-            part = slice(number * size, (number + 1) * size)
-            tokens = gathered.tokens[part]
-            documents = None if gathered.documents is None else gathered.documents[part]
-            mask = None if gathered.mask is None else gathered.mask[part]
-            batches.append(Batch(step + number, tokens[:, :length], tokens[:, -length:], documents, mask))
-        return batches
+        size = self._rows_per_rank
+        parts = (slice(number * size, (number + 1) * size) for number in range(count))
+        return [as_batch(step + number, gathered, self._length).rows(part) for number, part in enumerate(parts)]
 
     def trace(self, row: int) -> list[Extent]:
         """Where the tokens of a row of the mixture come from."""

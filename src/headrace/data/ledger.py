@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from headrace.data.packing import DocumentPacking
 from headrace.data.stream import Stream
 
@@ -38,7 +36,7 @@ def pass_ledger(stream: Stream) -> Ledger:
     packing = stream.packing
     length = packing.sequence_length
     rows = packing.num_rows(stream.epoch_size())
-    tokens = sum(stop - start for start, stop in map(stream.split.range, stream.segments.tolist()))
+    tokens = sum(map(stream.split.num_tokens, stream.segments.tolist()))
     if isinstance(packing, DocumentPacking):
         return _document_ledger(stream, packing, tokens, rows)
     dropped = _skipped_tokens(stream, rows * length)
@@ -49,10 +47,7 @@ def pass_ledger(stream: Stream) -> Ledger:
 def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows: int) -> Ledger:
     filled = trained = 0
     for segment in stream.segments.tolist():
-        start, stop = stream.split.range(segment)
-        ends = stream.cache.document_ends(segment)
-        bounds = np.concatenate([[start], ends[(ends > start) & (ends < stop)], [stop]])
-        first, last = bounds[:-1], bounds[1:]
+        first, last = stream.split.documents(segment)
         kept = last - first > 1
         for skip_start, skip_stop in stream.skipped.get(segment, []):
             kept &= (first >= skip_stop) | (last <= skip_start)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,17 +25,18 @@ from headrace.data.order import FIRST_BLOCK_BYTES
 from headrace.data.packing import DocumentPacking
 from headrace.data.plan import default_cache_dir, plan_cache
 from headrace.data.prefetch import Inline, Make, Prefetcher
+from headrace.data.sample import Sample, Sampler
 from headrace.data.sources import as_sources
 from headrace.data.special_tokens import SpecialTokensInText
 from headrace.data.split import Part, Split
-from headrace.data.stream import Stream
+from headrace.data.stream import Packing, Stream
 from headrace.data.tokenizers import Tokenizer
 from headrace.data.trace import RowTrace, Tracer
 from headrace.data.windows import WindowPacking
-from headrace.errors import StateError, UsageError
+from headrace.errors import StateError, UsageError, WorkerError
 from headrace.files import digest
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 DEFAULT_TOKENIZER = "bpe:16000"
 
 Transform = Callable[[Batch, np.random.Generator], Batch]
@@ -112,7 +115,10 @@ class Loader:
         self.row_bytes = row_bytes(sequence_length, self.cache.dtype, packing == "document")
         try:
             weights = source_weights(self.cache, weights)
-            self._streams = self._make_streams(weights, shuffle, packing, Split(self.cache, split, validation_fraction))
+            make_packing = WindowPacking if packing == "stream" else DocumentPacking
+            part = Split(self.cache, split, validation_fraction)
+            self._sampler = Sampler(self.cache, part, make_packing, sequence_length, weights)
+            self._streams = self._make_streams(weights, shuffle, make_packing, part)
             mixture = Mixture(weights, seed) if weights else None
             self._assembler = Assembler(self._streams, mixture, batch_size, sequence_length, rank, world_size)
             self._identity = {
@@ -130,8 +136,9 @@ class Loader:
             limit = queue_limit(
                 batch_size // world_size, self.row_bytes, prefetch_batches, max_sequences_in_memory, memory_budget
             )
+            self._order = self._build_order()
             if self._builder is not None:
-                self._builder.set_order(self._build_order())
+                self._builder.set_order(self._order)
                 self._builder.start()
             self._skip: tuple[str, ...] = ()
             self._set_skip(skip)  # names can only be looked up in what is tokenised
@@ -144,8 +151,11 @@ class Loader:
         self._step = 0
         self._began_s: float | None = None
         self._has_said = False
+        self._known_text = (0, "")
+        self._taking = threading.RLock()
+        self._process = os.getpid()
         # Threads end even when nobody closes the loader. The finalizer must not refer to it.
-        self._finalizer = weakref.finalize(self, _close, self._feed, self._builder)
+        self._finalizer = weakref.finalize(self, _close, self._feed, self._builder, self._process)
 
     # Iterating
 
@@ -153,18 +163,21 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
-        asked_s = time.perf_counter()
-        if self._began_s is None:
-            self._began_s = asked_s
-        batch = self._feed.take(self._step)
-        self._step += 1
-        waited_s = time.perf_counter() - asked_s
-        counters = self._counters
-        counters.batches += 1
-        counters.tokens += batch.num_tokens
-        counters.wait_s += waited_s
-        counters.last_wait_s = waited_s
-        return batch
+        """Return the next batch; of several threads that ask, each gets another one."""
+        self._refuse_fork()
+        with self._taking:
+            asked_s = time.perf_counter()
+            if self._began_s is None:
+                self._began_s = asked_s
+            batch = self._feed.take(self._step)
+            self._step += 1
+            waited_s = time.perf_counter() - asked_s
+            counters = self._counters
+            counters.batches += 1
+            counters.tokens += batch.num_tokens
+            counters.wait_s += waited_s
+            counters.last_wait_s = waited_s
+            return batch
 
     def __enter__(self) -> Loader:
         return self
@@ -200,22 +213,30 @@ class Loader:
         """Where the stream is, or is at a `step`: a few integers and hashes, under 1 KiB, ready for JSON."""
         step = self._step if step is None else step
         state = {"version": STATE_VERSION, "step": step, "skip": list(self._skip), **self._identity}
-        first = self._first_segments()
-        if all(self.cache.has(segment) for segment in first):
-            state["content"] = self.cache.content_hash(first)
-        return state
+        count, content = self._known_text
+        known = count
+        while known < len(self._order) and self.cache.has(self._order[known]):
+            known += 1
+        if known > count:
+            count, content = self._known_text = known, self.cache.content_hash(self._order[:known])
+        return {**state, "segments": count, "content": content}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue exactly where `state()` was taken; the number of ranks and workers may have changed since."""
         if state.get("version") != STATE_VERSION:
-            raise StateError(f"loader state version {state.get('version')!r}; this headrace reads {STATE_VERSION}.")
+            raise StateError(
+                f"loader state version {state.get('version')!r}; this headrace reads {STATE_VERSION}. Versions differ"
+                " in the order of batches, so this run cannot go on exactly: resume it with the headrace that began it,"
+                " or start a new one."
+            )
         for key, mine in self._identity.items():
             if state.get(key) != mine:
                 raise StateError(
                     f"this state belongs to another stream: {key} was {state.get(key)!r} and is {mine!r} now."
                     " Resume with what the run was started with."
                 )
-        if "content" in state and state["content"] != self.cache.content_hash(self._first_segments()):
+        count = int(state["segments"])
+        if count and state["content"] != self.cache.content_hash(self._order[:count]):
             raise StateError("this state belongs to another corpus: the files have the same sizes, but another text.")
         if list(state.get("skip", [])) != list(self._skip):
             self._set_skip(state["skip"])
@@ -225,8 +246,10 @@ class Loader:
         """Go to any step."""
         if step < 0:
             raise UsageError(f"step {step}: steps count from 0")
-        self._step = step
-        self._feed.seek(step)
+        self._refuse_fork()
+        with self._taking:
+            self._step = step
+            self._feed.seek(step)
 
     # Explaining
 
@@ -250,17 +273,25 @@ class Loader:
         """For each stream: what becomes of every token of the corpus in one pass. The sums are exact."""
         return [pass_ledger(stream) for stream in self._streams]
 
+    def sample(self, max_tokens: int = 0) -> list[Sample]:
+        """Draw rows to evaluate on, by source: about so many tokens (0: all), every row at most once.
+
+        They come from all over this part of the corpus, and are the same whatever the seed of the loader.
+        """
+        return self._sampler.draw(max_tokens)
+
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches in one pass over the corpus (of a mixture: over its first source to end)."""
         rows = [stream.packing.num_rows(stream.epoch_size()) for stream in self._streams]
         if self._assembler.mixture is None:
             return rows[0] // self.batch_size
-        shares = self._assembler.mixture.shares / self._assembler.mixture.shares.sum()
+        shares = self._assembler.mixture.shares
         return int(min(count / share for count, share in zip(rows, shares, strict=True))) // self.batch_size
 
-    def _make_streams(self, weights: Sequence[float] | None, shuffle: bool, packing: str, split: Split) -> list[Stream]:
-        make = WindowPacking if packing == "stream" else DocumentPacking
+    def _make_streams(
+        self, weights: Sequence[float] | None, shuffle: bool, make_packing: Callable[[int], Packing], split: Split
+    ) -> list[Stream]:
         owners = np.array([segment.source for segment in self.cache.segments])
         groups = [np.arange(len(owners))]
         if weights:
@@ -270,7 +301,7 @@ class Loader:
                 self.cache,
                 group,
                 split,
-                make(self.sequence_length),
+                make_packing(self.sequence_length),
                 seed=self.seed,
                 shuffle=shuffle,
                 first_block_bytes=FIRST_BLOCK_BYTES // len(groups),
@@ -289,9 +320,16 @@ class Loader:
         for stream in self._streams:
             stream.set_skipped(skipped)
 
-    def _first_segments(self) -> list[int]:
-        """What the first batches are made of: enough to tell one corpus from another."""
-        return [segment for stream in self._streams for segment in next(stream.build_order()).tolist()]
+    def _refuse_fork(self) -> None:
+        """Threads do not come along when a process is forked, and their locks may be held for ever."""
+        if os.getpid() == self._process:
+            return
+        if self._feed.is_lost or (self._builder is not None and not self.cache.is_complete):
+            raise UsageError(
+                f"this loader's threads belong to process {self._process} and did not come along when it was forked."
+                " Make a loader in each process, or fork before the first batch of a loader over a finished cache."
+            )
+        self._process = os.getpid()  # nothing had been started yet
 
     def _build_order(self) -> list[int]:
         """Segments in the order in which the first pass will need them; sources of a mixture take turns."""
@@ -314,9 +352,20 @@ def _maker(cache: Cache, assembler: Assembler, transform: Transform | None, seed
         if transform is None:
             return batches
         # A generator per step: what a transform draws does not depend on which worker runs it.
-        return [transform(batch, np.random.default_rng([seed % 2**64, batch.step, rank])) for batch in batches]
+        return [_transformed(transform, batch, [seed % 2**64, batch.step, rank]) for batch in batches]
 
     return make
+
+
+def _transformed(transform: Transform, batch: Batch, seed: list[int]) -> Batch:
+    try:
+        return transform(batch, np.random.default_rng(seed))
+    except StopIteration as problem:  # to whoever iterates over the loader it would look like its end
+        place = traceback.extract_tb(problem.__traceback__)[-1]
+        raise WorkerError(
+            f"the transform raised StopIteration at step {batch.step} ({place.filename}:{place.lineno}): an iterator"
+            " that it takes from has ended. Begin it anew there, or give next() a default."
+        ) from problem
 
 
 def _make_feed(
@@ -348,8 +397,8 @@ def _open_or_build(
     return cache, Builder(cache, max(num_workers, 1), memory_budget, in_background=True)
 
 
-def _close(feed: Inline | Prefetcher, builder: Builder | None) -> None:
+def _close(feed: Inline | Prefetcher, builder: Builder | None, process: int) -> None:
     feed.stop()
-    if builder is not None:
+    if builder is not None and os.getpid() == process:
         builder.close()  # wakes workers that wait for tokens
     feed.join()

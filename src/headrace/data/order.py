@@ -47,7 +47,24 @@ def epoch_blocks(
             block, nbytes, limit = [], 0, min(2 * limit, largest_block_bytes)
     if block:
         blocks.append(np.array(block))
-    return blocks
+    return _without_sliver(blocks, segments)
+
+
+def _without_sliver(blocks: list[SegmentIds], segments: Sequence[Segment]) -> list[SegmentIds]:
+    """Divide the last two blocks of a pass evenly where the last is less than half of the one before.
+
+    The rows of a small last block would be shuffled among few neighbours only.
+    """
+    if len(blocks) < 2:
+        return blocks
+    before, last = blocks[-2:]
+    sizes = [sum(segments[index].nbytes for index in block.tolist()) for block in (before, last)]
+    if 2 * sizes[1] >= sizes[0]:
+        return blocks
+    both = np.concatenate([before, last])
+    filled = np.cumsum([segments[index].nbytes for index in both.tolist()])
+    cut = 1 + int(np.argmin(np.abs(filled[:-1] - filled[-1] / 2)))
+    return [*blocks[:-2], both[:cut], both[cut:]]
 
 
 def _units(segments: Sequence[Segment], chosen: SegmentIds, epoch: int) -> list[list[int]]:

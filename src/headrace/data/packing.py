@@ -57,24 +57,19 @@ class DocumentPacking:
         return PackedView(stream, block, self)
 
     def rows_of(self, stream: Stream, segment: int) -> PackedRows:
-        start, stop = stream.split.range(segment)
-        ends = stream.cache.document_ends(segment)
-        return pack_documents(ends, start, stop, self.sequence_length)
+        return pack_documents(*stream.split.documents(segment), self.sequence_length)
 
 
-def pack_documents(ends: Ints, start: int, stop: int, length: int) -> PackedRows:
-    """Rows for the documents that end at `ends`, within the tokens [start, stop).
+def pack_documents(first: npt.NDArray[np.int32], stops: npt.NDArray[np.int32], length: int) -> PackedRows:
+    """Lay out rows for the documents of these token ranges.
 
-    >>> rows = pack_documents(np.array([4, 7, 13]), 0, 13, length=5)   # documents of 3, 2 and 5 tokens
+    >>> rows = pack_documents(np.array([0, 4, 7]), np.array([4, 7, 13]), length=5)   # documents of 3, 2 and 5 tokens
     >>> rows.num_rows, rows.lengths.tolist()
     (2, [5, 3, 2])
     """
     # Of tiny documents there can be millions in a segment, so small types and few arrays.
-    assert stop < 1 << 31
-    inside = ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "left")].astype(np.int32)
-    bounds = np.concatenate([np.array([start], np.int32), inside, np.array([stop], np.int32)])
-    del ends, inside
-    first, size = bounds[:-1], np.diff(bounds) - np.int32(1)  # the last token of a document is only ever a target
+    size = stops - first - np.int32(1)  # the last token of a document is only ever a target
+    del stops
     # Whole rows of long documents, then what remains of every document.
     is_long = np.flatnonzero(size >= length)
     num_full = size[is_long] // np.int32(length)
@@ -87,7 +82,7 @@ def pack_documents(ends: Ints, start: int, stop: int, length: int) -> PackedRows
     left = np.flatnonzero(size > 0) if (size <= 0).any() else slice(None)
     starts = np.concatenate([full_starts, first[left]])
     lengths = np.concatenate([np.full(len(full_of), length, np.int32), size[left]])
-    del bounds, first, size
+    del first, size
     row_of, num_rows = best_fit(lengths, length)
     row_stops = np.cumsum(np.bincount(row_of, minlength=num_rows))
     by_row = np.argsort(row_of, kind="stable")

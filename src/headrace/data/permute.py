@@ -9,6 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 _ROUNDS = 6  # four make a Feistel network a strong permutation (Luby, Rackoff); small ranges need a few more
+# On a rectangle of a few rows and columns a network reaches some permutations more often than others, however many
+# rounds it has. Ranges up to this size are sorted by a hash instead.
+SORTED_SIZE = 256
 
 
 def make_key(*parts: int | str) -> bytes:
@@ -25,10 +28,12 @@ def permute(values: npt.NDArray[np.int64], size: int, key: bytes) -> npt.NDArray
 
     A Feistel network permutes a rectangle of about the square root of the size each way; the few values that land
     beyond the range go round again, which keeps it a permutation of the range. Memory and time depend on how many
-    values are asked for, not on the size.
+    values are asked for, not on the size. A small range is put into the order of its hashes.
     """
     assert 0 < size <= 1 << 32
     keys = np.frombuffer(key, dtype="<u4")
+    if size <= SORTED_SIZE:
+        return np.argsort(_hashes(size, keys), kind="stable")[values]
     height = math.isqrt(size - 1) + 1
     width = -(-size // height)
     result = _network(values, height, width, keys)
@@ -46,9 +51,16 @@ def _network(
     row = (values // width).astype(np.uint32)
     column = (values - row * np.int64(width)).astype(np.uint32)
     for key_row, key_column in zip(keys[::2], keys[1::2], strict=True):
-        row = _turn(row, height, _mix(column ^ key_row))
-        column = _turn(column, width, _mix(row ^ key_column))
+        row = _turn(row, height, mix(column ^ key_row))
+        column = _turn(column, width, mix(row ^ key_column))
     return row * np.int64(width) + column
+
+
+def _hashes(size: int, keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+    """Return 64 bits for each number of a range, drawn by the key."""
+    numbers = np.arange(size, dtype=np.uint32)
+    high, low = mix(mix(numbers ^ keys[0]) ^ keys[1]), mix(mix(numbers ^ keys[2]) ^ keys[3])
+    return (high.astype(np.uint64) << np.uint64(32)) | low
 
 
 def _turn(x: npt.NDArray[np.uint32], size: int, by: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
@@ -57,8 +69,8 @@ def _turn(x: npt.NDArray[np.uint32], size: int, by: npt.NDArray[np.uint32]) -> n
     return np.minimum(total, total - np.uint32(size))  # below size, the subtraction wraps to something huge
 
 
-def _mix(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """MurmurHash3's finaliser: every input bit changes every output bit about half the time."""
+def mix(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Scramble 32 bits with MurmurHash3's finaliser: every input bit changes every output bit about half the time."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return x ^ (x >> np.uint32(16))

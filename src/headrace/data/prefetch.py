@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -41,6 +42,11 @@ class Inline:
     def cpu_seconds(self) -> float:
         return self._cpu_s
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process was forked and the threads stayed behind; here, there are none."""
+        return False
+
     def stop(self) -> None:
         pass
 
@@ -69,6 +75,7 @@ class Prefetcher:
         self._stopping = False
         self._cpu_s: dict[int, float] = {}
         self._threads: list[threading.Thread] = []
+        self._started_by: int | None = None  # the process
 
     def take(self, step: int) -> Batch:
         """The batch of a step; steps must be taken in order (or after `seek`)."""
@@ -121,8 +128,15 @@ class Prefetcher:
     def cpu_seconds(self) -> float:
         return sum(self._cpu_s.values())
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process was forked and the threads stayed behind."""
+        return self._started_by not in (None, os.getpid())
+
     def stop(self) -> None:
         """Let workers end; what they are doing is not waited for."""
+        if self.is_lost:  # a lock that one of them held would never be free
+            return
         with self._changed:
             self._stopping = True
             self._ready.clear()
@@ -130,11 +144,12 @@ class Prefetcher:
             self._changed.notify_all()
 
     def join(self) -> None:
-        for thread in self._threads:
+        for thread in [] if self.is_lost else self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
     def _start(self) -> None:
+        self._started_by = os.getpid()
         for number in range(self._num_workers):
             thread = threading.Thread(target=self._work, args=(number,), name=f"headrace-load-{number}", daemon=True)
             self._threads.append(thread)
@@ -151,17 +166,34 @@ class Prefetcher:
                 room = self._depth - (self._next - self._consumed)
                 count = max(1, min(room, self._depth // (2 * self._num_workers), MAX_RUN))
                 self._next += count
-            made: list[Batch] | BaseException
-            try:
-                made = self._make(step, count)
-            except BaseException as problem:
-                made = problem
+            made, failure = self._make_run(step, count)
             self._cpu_s[number] = time.thread_time()
             with self._changed:
                 if generation == self._generation and not self._stopping:
-                    self._ready[step] = made
+                    if made:
+                        self._ready[step] = made
+                    if failure is not None:
+                        self._ready[step + len(made)] = failure
                     self._changed.notify_all()
-                if isinstance(made, BaseException):
+                if failure is not None:
                     # Nothing after a failure can be served; wait to be sought elsewhere or stopped.
                     while generation == self._generation and not self._stopping:
                         self._changed.wait()
+
+    def _make_run(self, step: int, count: int) -> tuple[list[Batch], BaseException | None]:
+        """Make the batches of consecutive steps, as far as it goes, and return what then went wrong.
+
+        Together is faster. If that fails, they are made one by one: the batches before the failure are good.
+        """
+        try:
+            return self._make(step, count), None
+        except BaseException as problem:
+            if count == 1:
+                return [], problem
+        made: list[Batch] = []
+        for one in range(step, step + count):
+            try:
+                made += self._make(one, 1)
+            except BaseException as problem:
+                return made, problem
+        return made, None

@@ -1,28 +1,40 @@
-"""Training and validation parts of a corpus, told apart without leakage and without knowing the whole corpus.
+"""Training and validation parts of a corpus, told apart by the documents' own content.
 
-Where there are many documents, validation takes whole documents from the end of every segment. Where there is one text
-(or a few), it takes the tail of the text. Either way a segment is cut in at most one place: training before it,
-validation after it.
+A document's side is drawn from its tokens alone: equal documents are always on the same side, nothing must be known of
+the rest of the corpus, and the first batch need not wait. Documents that are large beside the corpus would make the
+share a matter of luck, so of these only the tail goes to validation; see docs/design/order.md.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import OrderedDict
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.data.cache import Cache
+from headrace.data.permute import mix
 from headrace.errors import UsageError
-from headrace.files import digest
 
 Part = Literal["all", "train", "validation"]
-FEW_FILES = 20
+Ints = npt.NDArray[np.int32]
+Ranges = tuple[Ints, Ints]
+
+# What one document may give to validation, as a share of all that validation should hold: with at least 64 draws the
+# share that comes out is within an eighth of the one that was asked for, two times in three.
+GRAINS = 64
+KEPT_BYTES = 16 << 20
+SLICE_TOKENS = 1 << 16
+SLICE_DOCUMENTS = 1 << 16
 
 
 class Split:
-    """The part of each segment that belongs to training or validation, for a fraction kept for validation."""
+    """The part of each segment that belongs to training or validation, for a fraction kept for validation.
+
+    A document that is continued in another segment counts as one document in each.
+    """
 
     def __init__(self, cache: Cache, part: Part, fraction: float) -> None:
         if not 0 <= fraction < 1:
@@ -32,68 +44,119 @@ class Split:
         self._cache = cache
         self._part = part
         self._fraction = fraction if part != "all" else 0.0
-        self._by_documents = [self._has_many_documents(source) for source in range(len(cache.sources))]
-        self._kept = self._bytes_before_tail()
-        self._cuts: dict[int, int] = {}
-        self._lock = threading.Lock()
+        source_bytes = [0] * len(cache.sources)
+        for segment in cache.segments:
+            source_bytes[segment.source] += segment.nbytes
+        # Bytes stand for tokens here: how many tokens there are is known only at the end.
+        self._grains = [max(1, round(self._fraction * nbytes / GRAINS)) for nbytes in source_bytes]
+        self._num_tokens: dict[int, int] = {}
+        self._ranges: OrderedDict[int, Ranges] = OrderedDict()
+        self._lock = threading.RLock()
 
-    def is_used(self, segment: int) -> bool:
-        """Whether a segment can hold anything of this part, told without tokenising it."""
-        if self._fraction == 0 or self._by_documents[self._cache.segments[segment].source]:
-            return True
-        kept = self._kept[segment]
-        return kept > 0 if self._part == "train" else kept < 1
-
-    def range(self, segment: int) -> tuple[int, int]:
-        """The tokens [start, stop) of a segment that belong to this part."""
-        total = self._cache.entry(segment).num_tokens
+    def num_tokens(self, segment: int) -> int:
+        """Return how many tokens of a segment belong to this part."""
         if self._fraction == 0:
-            return 0, total
+            return self._cache.entry(segment).num_tokens
         with self._lock:
-            cut = self._cuts.get(segment)
-            if cut is None:
-                source = self._cache.segments[segment].source
-                by_documents = self._by_documents[source]
-                cut = self._document_cut(segment, total) if by_documents else round(self._kept[segment] * total)
-                self._cuts[segment] = cut
-        return (0, cut) if self._part == "train" else (cut, total)
+            if segment not in self._num_tokens:
+                self.ranges(segment)
+            return self._num_tokens[segment]
 
-    def _has_many_documents(self, source: int) -> bool:
-        segments = [segment for segment in self._cache.segments if segment.source == source]
-        if self._cache.sources[source].document != "file":
-            return True
-        if any(segment.kind == "rows" or ".jsonl" in segment.path or ".ndjson" in segment.path for segment in segments):
-            return True
-        return sum(segment.num_files for segment in segments if segment.ordinal == 0) >= FEW_FILES
+    def ranges(self, segment: int) -> Ranges:
+        """Return the token ranges [start, stop) of a segment that belong to this part; neighbours are joined."""
+        if self._fraction == 0:
+            return np.zeros(1, np.int32), np.array([self._cache.entry(segment).num_tokens], np.int32)
+        with self._lock:
+            found = self._ranges.get(segment)
+            if found is None:
+                found = self._ranges[segment] = _joined(*self.documents(segment))
+                self._num_tokens[segment] = int((found[1] - found[0]).sum(dtype=np.int64))
+                self._forget()
+            self._ranges.move_to_end(segment)
+            return found
 
-    def _bytes_before_tail(self) -> Sequence[float]:
-        """Of each segment, the share that stands before the tail of its source."""
-        segments = self._cache.segments
-        sizes = np.array([segment.nbytes for segment in segments], dtype=np.float64)
-        kept = np.ones(len(segments))
-        for source in range(len(self._cache.sources)):
-            chosen = np.flatnonzero([segment.source == source for segment in segments])
-            before = np.concatenate([[0.0], np.cumsum(sizes[chosen])])
-            tail = before[-1] * (1 - self._fraction)
-            kept[chosen] = np.clip((tail - before[:-1]) / np.maximum(sizes[chosen], 1), 0, 1)
-        return kept.tolist()
+    def documents(self, segment: int) -> Ranges:
+        """Return the token ranges of the documents of this part, or of what belongs to it of each."""
+        bounds = document_bounds(self._cache, segment)
+        starts, stops = bounds[:-1], bounds[1:]
+        if self._fraction == 0:
+            return starts, stops
+        cuts = stops - self._held_out(segment, bounds)
+        if self._part == "train":
+            kept = cuts > starts
+            return starts[kept], cuts[kept]
+        kept = stops > cuts
+        return cuts[kept], stops[kept]
 
-    def _document_cut(self, segment: int, total: int) -> int:
-        """A document end near the wanted share; which side of it is drawn so that shares are right on average."""
-        ends = self._cache.document_ends(segment)
-        if len(ends) == 0 or ends[-1] != total:
-            return total  # its last document goes on elsewhere: leave it to training
-        first = 0 if self._cache.segments[segment].ordinal == 0 else 1  # the first may be the rest of another
-        cuts = np.concatenate([[0], ends])[first:]
-        target = total * (1 - self._fraction)
-        above = int(np.searchsorted(cuts, target))
-        high = int(cuts[min(above, len(cuts) - 1)])
-        low = int(cuts[max(above - 1, 0)])
-        if len(self._cache.segments) == 1:  # the whole corpus: neither part may be empty
-            if len(ends) == 1:
-                return round(target)
-            return low if low > 0 else high
-        if low >= high:
-            return high
-        chance = int(digest("split", str(segment))[:8], 16) / 2**32
-        return low if chance < (high - target) / (high - low) else high
+    def _held_out(self, segment: int, bounds: Ints) -> Ints:
+        """Return how many tokens at the end of each document belong to validation.
+
+        On average it is the fraction of its tokens. A document below a grain is drawn as a whole; of a larger one a
+        grain is drawn, the more often the larger it is; and of one whose fraction is a grain, that fraction is taken.
+        """
+        grain = self._grains[self._cache.segments[segment].source]
+        held = np.zeros(len(bounds) - 1, dtype=np.int32)
+        drawn: npt.NDArray[np.uint32] | None = None
+        for first in range(0, len(held), SLICE_DOCUMENTS):  # of tiny documents there can be millions
+            here = slice(first, first + SLICE_DOCUMENTS)
+            sizes = np.diff(bounds[first : first + SLICE_DOCUMENTS + 1])
+            share = self._fraction * sizes
+            held[here] = np.rint(share)
+            is_drawn = share < grain
+            if is_drawn.any():
+                if drawn is None:
+                    drawn = _content_hashes(self._cache, segment, bounds)
+                largest = np.minimum(sizes, grain)
+                is_held = drawn[here] < share / np.maximum(largest, 1) * 2**32
+                held[here] = np.where(is_drawn, np.where(is_held, largest, 0), held[here])
+        return held
+
+    def _forget(self) -> None:
+        held = sum(starts.nbytes + stops.nbytes for starts, stops in self._ranges.values())
+        while held > KEPT_BYTES and len(self._ranges) > 1:
+            _, (starts, stops) = self._ranges.popitem(last=False)
+            held -= starts.nbytes + stops.nbytes
+
+
+def document_bounds(cache: Cache, segment: int) -> Ints:
+    """Return where the documents of a segment begin, and where the last one ends or leaves the segment."""
+    ends, total = cache.document_ends(segment), cache.entry(segment).num_tokens
+    assert total < 1 << 31
+    bounds = np.concatenate([np.zeros(1, np.int32), ends.astype(np.int32), np.full(1, total, np.int32)])
+    is_new = bounds[1:] > bounds[:-1]
+    return bounds if is_new.all() else bounds[np.append(True, is_new)]
+
+
+def _joined(starts: Ints, stops: Ints) -> Ranges:
+    """Make one range of those that touch.
+
+    >>> [array.tolist() for array in _joined(np.array([0, 3, 9]), np.array([3, 5, 11]))]
+    [[0, 9], [5, 11]]
+    """
+    if len(starts) == 0:
+        return starts, stops
+    is_apart = starts[1:] != stops[:-1]
+    return starts[np.append(True, is_apart)], stops[np.append(is_apart, True)]
+
+
+def _content_hashes(cache: Cache, segment: int, bounds: Ints) -> npt.NDArray[np.uint32]:
+    """Return 32 bits for each document that depend on its tokens and their order, and on nothing else.
+
+    Each token is mixed with the one before it in the document, and the results are added up.
+    """
+    sums = np.zeros(len(bounds) - 1, dtype=np.uint32)
+    offset, before = 0, 0
+    for array in cache.tokens(segment, 0, cache.entry(segment).num_tokens):
+        for start in range(0, len(array), SLICE_TOKENS):
+            tokens = array[start : start + SLICE_TOKENS].astype(np.uint32)
+            first = int(np.searchsorted(bounds, offset, side="right")) - 1
+            last = int(np.searchsorted(bounds, offset + len(tokens), side="left"))
+            begins = bounds[first:last] - offset  # of the documents in this slice; the first may have begun before it
+            previous = np.empty_like(tokens)
+            previous[0], previous[1:] = before, tokens[:-1]
+            previous[begins[begins >= 0]] = 0
+            before = int(tokens[-1])
+            values = mix(tokens + np.uint32(1) + previous * np.uint32(0x9E3779B1))
+            sums[first:last] += np.add.reduceat(values, np.maximum(begins, 0), dtype=np.uint32)
+            offset += len(tokens)
+    return mix(sums ^ mix(np.diff(bounds).astype(np.uint32)))

@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace.data.cache import Cache
 from headrace.data.packing import pack_documents
+from headrace.data.split import document_bounds
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def chunking_statistics(cache: Cache, sequence_length: int, packing: Literal["st
             documents += len(lengths)
             open_start = int(stops[-1])
         if packing == "document":
-            packed = pack_documents(ends, 0, total, sequence_length)
+            bounds = document_bounds(cache, segment)
+            packed = pack_documents(bounds[:-1], bounds[1:], sequence_length)
             rows += packed.num_rows
             slots_filled += int(packed.lengths.sum())
         position += total

@@ -53,6 +53,16 @@ class Extent:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Ranges of tokens of one segment, in order, and where on the endless line of tokens each stands."""
+
+    segment: int
+    starts: Rows
+    stops: Rows
+    positions: Rows
+
+
+@dataclass(frozen=True)
 class RowBatch:
     """Rows of tokens: the first T are inputs, the last T targets."""
 
@@ -108,9 +118,7 @@ class Stream:
         self.packing = packing
         self.skipped = skipped or {}
         """Documents to leave out: token ranges by segment."""
-        self.segments = np.array([s for s in segments.tolist() if split.is_used(s)], dtype=np.int64)
-        if len(self.segments) == 0:
-            raise UsageError("this part of the corpus is empty: choose another validation fraction")
+        self.segments = segments
         self._seed = seed
         self._shuffle = shuffle
         self._first_block_bytes = first_block_bytes
@@ -154,24 +162,41 @@ class Stream:
             self._views.move_to_end(name)
             return view
 
-    def extents(self, start: int, stop: int) -> Iterator[Extent]:
-        """What stands on the positions [start, stop) of the endless line of tokens (windows only)."""
+    def stretches(self, start: int, stop: int) -> Iterator[Stretch]:
+        """Find what stands on the positions [start, stop) of the endless line of tokens (windows only)."""
         while start < stop:
             block = self._block_at(start)
             position = block.start
             for segment in block.segments.tolist():
-                first, last = self.split.range(segment)
-                end = position + last - first
+                end = position + self.split.num_tokens(segment)
                 if end > start and position < stop:
-                    low, high = max(start, position), min(stop, end)
-                    yield Extent(segment, first + low - position, first + high - position, low)
+                    firsts, lasts = (bounds.astype(np.int64) for bounds in self.split.ranges(segment))
+                    positions = position + np.cumsum(lasts - firsts) - (lasts - firsts)
+                    shift = firsts - positions
+                    low, high = np.maximum(start, positions), np.minimum(stop, positions + lasts - firsts)
+                    kept = high > low
+                    yield Stretch(segment, (low + shift)[kept], (high + shift)[kept], low[kept])
                 position = end
             start = block.stop
+
+    def extents(self, start: int, stop: int) -> Iterator[Extent]:
+        """Find the same, one range of tokens at a time."""
+        for stretch in self.stretches(start, stop):
+            for first, last, position in zip(stretch.starts, stretch.stops, stretch.positions, strict=True):
+                yield Extent(stretch.segment, int(first), int(last), int(position))
 
     def epoch_size(self) -> int:
         """Positions of one pass; tokenises the whole corpus if that has not been done yet."""
         with self._lock:
             return self._epoch(0).size
+
+    def count_rows(self, enough: int) -> int:
+        """Count the rows of the first pass, but no further than `enough`: what lies beyond need not be tokenised."""
+        with self._lock:
+            epoch = self._epoch(0)
+            if epoch.find(self.packing.last_position(enough - 1)) is not None:
+                return enough
+            return self.packing.num_rows(epoch.size)
 
     def build_order(self) -> Iterator[SegmentIds]:
         """Blocks of the first pass in the order in which they will be needed."""
@@ -228,7 +253,7 @@ class Stream:
         if self.packing.num_rows(size) == 0:
             raise UsageError(
                 f"the sequence length {self.packing.sequence_length} is longer than the corpus part it is used on"
-                f" ({size:,} tokens). Choose a shorter one, or give it more text."
+                f" ({size:,} tokens). Choose a shorter one, another validation fraction, or give it more text."
             )
 
     def _epoch(self, number: int) -> _Epoch:

@@ -85,7 +85,7 @@ def open_training(config: Config, rank: int = 0, world_size: int = 1) -> Loader:
 
 
 def open_validation(config: Config, training_cache: Cache) -> Loader | None:
-    """The same tokens every time, in corpus order; None: nothing is kept for validation."""
+    """Open what is kept for validation, to draw a sample from; None: nothing is."""
     data = config.data
     if not data.validation_fraction and not data.validation_sources:
         return None
@@ -95,7 +95,6 @@ def open_validation(config: Config, training_cache: Cache) -> Loader | None:
     return Loader(
         training_cache if _is_split(config) else data.apply_options(as_sources(list(data.validation_sources))),
         prefetch_batches=0,
-        shuffle=False,
         split="validation" if _is_split(config) else "all",
         tokenizer=training_cache.tokenizer,
         **common,

@@ -52,6 +52,7 @@ from headrace.training.step import Execution, TrainStep
 Hook = Callable[[StepInfo], None]
 DEFAULT_MINUTES = 10.0
 SAMPLE_TOKENS = 120
+LEAST_VALIDATION_TOKENS = 32  # a loss on fewer says nothing
 
 
 def train(
@@ -263,7 +264,19 @@ class Pretraining:
             return None
         with loader:
             tokens = self.config.training.evaluation_tokens
-            return Evaluator(loader, tokens, self.execution.precision)
+            evaluator = Evaluator(loader, tokens, self.execution.precision)
+        if evaluator.num_tokens >= LEAST_VALIDATION_TOKENS:
+            return evaluator
+        self.notices.append(
+            f"no validation: {evaluator.num_tokens} tokens are too few, so the best checkpoint is the last one. Give"
+            " more text, a larger data.validation_fraction, or data.validation_sources."
+        )
+        return None
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether there is text to evaluate on; known to the process that evaluates."""
+        return self._evaluator is not None
 
     def _limits(self) -> Limits:
         training = self.config.training
@@ -425,5 +438,6 @@ class Pretraining:
             "environment": environment(),
             "processes": self.group.world_size,
         }
+        is_best = is_best or not self.is_validated  # without validation, the newest is the best there is
         self._checkpoints.save(self.loop.position.step, network, optimizer, self.tokenizer, state, is_best)
         self._describe_corpus()

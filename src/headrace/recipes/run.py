@@ -28,6 +28,8 @@ class Run:
     """The newest."""
     best_validation_loss: float | None = None
     validation_bits_per_byte: float | None = None
+    validation_loss_by_source: dict[str, float | None] = field(default_factory=dict)
+    """Of a corpus of several sources."""
     data_wait_percent: float = 0.0
     percent_of_peak: float | None = None
     peak_memory_bytes: int = 0
@@ -79,3 +81,4 @@ class Run:
         if info.evaluation is not None:
             self.validation_loss = info.evaluation.loss
             self.validation_bits_per_byte = info.evaluation.bits_per_byte
+            self.validation_loss_by_source = info.evaluation.sources

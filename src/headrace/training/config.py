@@ -66,7 +66,7 @@ class TrainingConfig(BaseModel):
     evaluate_every: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Steps between evaluations; 0: ten of them in a run, whatever limits it."""
     evaluation_tokens: int = Field(default=50_000, ge=0, le=10**15)
-    """Tokens of the validation part to evaluate on, the same every time; 0: all of it."""
+    """Tokens of the validation part to evaluate on, from all over it and the same every time; 0: all of it."""
     save_every: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Steps between checkpoints; 0: ten of them in a run. The best and the last are kept whatever this is."""
     prompt: str = ""

@@ -1,9 +1,10 @@
-"""Loss, perplexity and bits per byte on the same tokens every time."""
+"""Loss, perplexity and bits per byte on the same sample of the validation part every time."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -20,10 +21,12 @@ class Evaluation:
     """How well a network predicts the validation part."""
 
     loss: float
-    """Nats per token."""
+    """Nats per token; of a mixture, the mean of its sources in their shares."""
     bits_per_byte: float
     num_tokens: int
     num_bytes: int
+    sources: dict[str, float | None] = field(default_factory=dict)
+    """Loss on each source of a corpus of several; None: nothing of it is in the validation part."""
 
     @property
     def perplexity(self) -> float:
@@ -31,31 +34,55 @@ class Evaluation:
 
 
 class Evaluator:
-    """Keeps the validation rows, so that every evaluation sees the same ones."""
+    """Keeps a sample of the validation part, so that every evaluation sees the same rows."""
 
     def __init__(self, loader: Loader, max_tokens: int, precision: str) -> None:
-        rows = loader.ledger()[0].rows
-        wanted = -(-max_tokens // loader.sequence_length) if max_tokens else rows
-        steps = -(-min(rows, wanted) // loader.batch_size)
-        self._batches: list[Batch] = []
-        left = min(rows, wanted)
-        for _ in range(steps):
-            batch = next(loader)
-            kept = batch.rows(slice(0, min(left, len(batch.inputs))))
-            left -= len(kept.inputs)
-            self._batches.append(kept)
+        self._samples = loader.sample(max_tokens)
         self._byte_lengths = bytes_per_id(loader.cache)
         self._precision = precision
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are predicted in an evaluation."""
+        return sum(sample.batch.num_tokens for sample in self._samples if sample.batch is not None)
+
     def __call__(self, network: Network, micro_batch_size: int) -> Evaluation:
+        measured = [(sample, self._measure(network, sample.batch, micro_batch_size)) for sample in self._samples]
+        found = [(sample, result) for sample, result in measured if result.num_tokens]
+        losses = {sample.source: result.loss if result.num_tokens else None for sample, result in measured}
+        # Of a mixture each source counts by its weight, however many rows of it there were to evaluate on.
+        weights = [result.num_tokens if sample.weight is None else sample.weight for sample, result in found]
+        loss = _mean([result.loss for _, result in found], weights)
+        bytes_per_token = _mean([result.num_bytes / result.num_tokens for _, result in found], weights)
+        return Evaluation(
+            loss,
+            loss / math.log(2) / max(bytes_per_token, 1 / self.num_tokens),
+            sum(result.num_tokens for _, result in found),
+            sum(result.num_bytes for _, result in found),
+            losses if len(losses) > 1 else {},
+        )
+
+    def _measure(self, network: Network, batch: Batch | None, micro_batch_size: int) -> _Measured:
         """Rows go through in micro-batches: nothing is kept for a backward pass, so memory is no concern."""
-        total, num_tokens, num_bytes = 0.0, 0, 0
+        if batch is None:
+            return _Measured(0.0, 0, 0)
+        total = 0.0
         with torch.no_grad(), autocast(network, self._precision):
-            for batch in self._batches:
-                for start in range(0, len(batch.inputs), micro_batch_size):
-                    total += float(batch_loss(network, batch, slice(start, start + micro_batch_size), 1.0))
-                targets = batch.targets if batch.mask is None else batch.targets[batch.mask]
-                num_tokens += targets.size
-                num_bytes += int(self._byte_lengths[targets.astype(np.int64)].sum())
-        loss = total / max(num_tokens, 1)
-        return Evaluation(loss, total / math.log(2) / max(num_bytes, 1), num_tokens, num_bytes)
+            for start in range(0, len(batch.inputs), micro_batch_size):
+                total += float(batch_loss(network, batch, slice(start, start + micro_batch_size), 1.0))
+        targets = batch.targets if batch.mask is None else batch.targets[batch.mask]
+        num_bytes = int(self._byte_lengths[targets.astype(np.int64)].sum())
+        return _Measured(total / max(targets.size, 1), targets.size, num_bytes)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The loss on one source."""
+
+    loss: float
+    num_tokens: int
+    num_bytes: int
+
+
+def _mean(values: list[float], weights: Sequence[float]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)

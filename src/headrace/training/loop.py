@@ -292,4 +292,6 @@ def as_metrics(info: StepInfo, extra: dict[str, Any]) -> dict[str, Any]:
         line["validation_loss"] = info.evaluation.loss
         line["validation_bits_per_byte"] = info.evaluation.bits_per_byte
         line["validation_perplexity"] = info.evaluation.perplexity
+        if info.evaluation.sources:
+            line["validation_loss_by_source"] = info.evaluation.sources
     return line

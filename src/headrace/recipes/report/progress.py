@@ -102,6 +102,10 @@ def loss_table(runs: Sequence[RunRecord]) -> list[Block]:
         rows = [_row(line) for number, line in enumerate(lines) if number == 0 or line is not lines[number - 1]]
         headings = ["step", "time", "training loss", "validation", "bits per byte", "learning rate", "tokens/s"]
         blocks.append(Table([f"{run.name}: step" if len(runs) > 1 else "step", *headings[1:]], rows))
+        by_source: dict[str, float | None] = run.last("validation_loss_by_source") or {}
+        if by_source:
+            losses = [[name, "none" if loss is None else f"{loss:.4f}"] for name, loss in by_source.items()]
+            blocks.append(Table([f"{run.name}: source" if len(runs) > 1 else "source", "validation"], losses))
     return blocks
 
 

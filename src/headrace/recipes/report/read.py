@@ -139,7 +139,7 @@ class RunRecord:
         seen = max(int(line.get("memory_bytes", 0)) for line in self.metrics)
         return max(seen, int(self.summary.get("peak_memory_bytes", 0)))
 
-    def last(self, key: str) -> float | None:
+    def last(self, key: str) -> Any:
         """The newest value of something that not every step has."""
         return next((line[key] for line in reversed(self.metrics) if line.get(key) is not None), None)
 

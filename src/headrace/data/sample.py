@@ -1,0 +1,80 @@
+"""Rows to evaluate on: the same every time, from all over a part of a corpus, each source in its share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.data.batch import Batch, as_batch
+from headrace.data.cache import Cache
+from headrace.data.order import FIRST_BLOCK_BYTES, SegmentIds
+from headrace.data.packing import DocumentPacking
+from headrace.data.split import Split
+from headrace.data.stream import Stream
+from headrace.data.windows import WindowPacking
+
+SEED = 0  # not the run's: runs are compared on the same rows
+# Sources that are sampled apart though nobody gave them weights; of more there would be too few rows each.
+MOST_SOURCES = 64
+FEW_ROWS = 8
+ALL_ROWS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of one source."""
+
+    source: str
+    weight: float | None
+    """Its share of the mixture; None: it counts by its tokens."""
+    batch: Batch | None
+    """None: the source has nothing in this part."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws rows from one pass over a part of a corpus.
+
+    They are the first rows of a shuffled pass over each source, so that a corpus that is still being tokenised need not
+    be waited for: the first block of a pass is a choice of segments, and of a small corpus all of them.
+    """
+
+    cache: Cache
+    split: Split
+    packing: type[WindowPacking] | type[DocumentPacking]
+    sequence_length: int
+    weights: Sequence[float] | None
+
+    def draw(self, max_tokens: int) -> list[Sample]:
+        """Draw about so many tokens (0: all there are), every row at most once."""
+        segments, num_sources = self.cache.segments, len(self.cache.sources)
+        owners = np.array([segment.source for segment in segments])
+        groups = [np.arange(len(segments))]
+        if self.weights or 1 < num_sources <= MOST_SOURCES:
+            groups = [np.flatnonzero(owners == source) for source in range(num_sources)]
+        sizes = self.weights or [sum(segments[index].nbytes for index in group.tolist()) for group in groups]
+        labels = [source.label for source in self.cache.sources]
+        samples = []
+        for number, (group, size) in enumerate(zip(groups, sizes, strict=True)):
+            share = size / sum(sizes)
+            wanted = max(1, round(share * max_tokens / self.sequence_length)) if max_tokens else ALL_ROWS
+            batch = self._rows(group, wanted, FIRST_BLOCK_BYTES // len(groups))
+            label = labels[number] if labels.count(labels[number]) == 1 else f"{labels[number]} ({number + 1})"
+            samples.append(Sample(label, share if self.weights else None, batch))
+        return samples
+
+    def _rows(self, group: SegmentIds, wanted: int, first_block_bytes: int) -> Batch | None:
+        length = self.sequence_length
+        stream = Stream(self.cache, group, self.split, self.packing(length), SEED, True, first_block_bytes)
+        count = stream.count_rows(wanted)
+        if count < min(wanted, FEW_ROWS) and self.packing is WindowPacking:
+            # Of so little text no token should be left over: windows that are a little shorter use them all.
+            num_targets = stream.epoch_size() - 1
+            count = -(-num_targets // length)
+            length = num_targets // max(count, 1)
+            stream = Stream(self.cache, group, self.split, WindowPacking(length), SEED, True, first_block_bytes)
+        if count <= 0:
+            return None
+        return as_batch(0, stream.gather(np.arange(count)), length)
