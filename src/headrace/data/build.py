@@ -262,7 +262,8 @@ class Builder:
                 else:
                     fresh = [member for member, _ in run]
                     add = self._unless_closed(writer.add)
-                    members += _encode(fresh, self.cache.tokenizer, encoder, writer, add)
+                    for together in _ending_when_open(fresh):
+                        members += _encode(together, self.cache.tokenizer, encoder, writer, add)
                     num_fresh += len(fresh)
             info = writer.seal(members)
         with self._lock:
@@ -320,6 +321,15 @@ def _copy(member: Member, known: KnownTokens, writer: ShardWriter) -> MemberInfo
     writer.add(known.tokens, known.ends)
     counts = (len(known.ends), len(known.tokens))
     return MemberInfo(member.name, member.digest, *counts, member.is_open, dict(known.noticed))
+
+
+def _ending_when_open(members: list[Member]) -> Iterator[list[Member]]:
+    """Divide files into runs whose last one alone may be open: the next one is the rest of its document."""
+    start = 0
+    for stop, member in enumerate(members, start=1):
+        if member.is_open or stop == len(members):
+            yield members[start:stop]
+            start = stop
 
 
 def _encode(

@@ -41,7 +41,7 @@ def make_member(source: Source, file: SourceFile, stretch: Stretch) -> Member:
 def open_planned(file: SourceFile) -> BinaryIO:
     """A file that must be the one that was planned; the caller closes it."""
     try:
-        handle = open(file.path, "rb")  # noqa: SIM115
+        handle = open(file.path, "rb", buffering=0)  # noqa: SIM115 - whole blocks are read
     except FileNotFoundError:
         raise CorpusError(f"{file.path}: was removed while the corpus was being read. Run again.") from None
     except OSError as problem:
@@ -67,9 +67,9 @@ def unchanged(file: SourceFile) -> Iterator[BinaryIO]:
 
 def check_unchanged(file: SourceFile, handle: BinaryIO) -> None:
     """An open file must still be the one that was planned."""
-    now = SourceFile.from_stat(file.path, file.root_length, os.fstat(handle.fileno()))
-    if now != file:
-        grown = f" ({file.size:,} → {now.size:,} bytes)" if now.size != file.size else ""
+    status = os.fstat(handle.fileno())
+    if not file.is_as(status):
+        grown = f" ({file.size:,} → {status.st_size:,} bytes)" if status.st_size != file.size else ""
         raise CorpusError(
             f"{file.path}: changed while the corpus was being read{grown}. Run again when it is complete."
         )

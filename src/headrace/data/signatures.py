@@ -43,6 +43,7 @@ _AT_OTHER_PLACES = (
     (8, b"WAVEfmt", "a WAVE recording", "Leave it out"),
     (4, b"ftyp", "a video or a recording (MP4)", "Leave it out"),
 )
+_ALL_BEGINNINGS = tuple(magic for magic, _, _ in _BEGINNINGS)
 _LOOKED_AT_BYTES = 4096
 _LEAST_ZERO_SHARE = 0.3
 
@@ -55,7 +56,7 @@ def refuse_what_is_not_text(beginning: bytes, path: str) -> None:
             f"{path}: this is UTF-16 text; headrace reads UTF-8. Convert it: iconv -f {utf16} -t UTF-8"
             f" {shlex.quote(path)} > converted.txt"
         )
-    at_start = ((0, *facts) for facts in _BEGINNINGS)
+    at_start = [(0, *facts) for facts in _BEGINNINGS] if beginning.startswith(_ALL_BEGINNINGS) else []
     for place, magic, kind, remedy in (*at_start, *_AT_OTHER_PLACES):
         if beginning.startswith(magic, place):
             raise CorpusError(f"{path}: {kind}, not text. {remedy.format(path=shlex.quote(path))}.")
@@ -66,7 +67,7 @@ def _utf16(beginning: bytes) -> str:
     if beginning.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16"
     pairs = len(beginning) // 2
-    if pairs >= 8:
+    if pairs >= 8 and b"\0" in beginning:
         even, odd = beginning[::2], beginning[1::2]
         for name, zeros, others in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
             if zeros.count(0) >= _LEAST_ZERO_SHARE * pairs and others.count(0) == 0:
