@@ -41,11 +41,13 @@ _files: dict[str, _SteadyFile] = {}
 
 
 def steady_streams() -> None:
-    """Make sys.stdout and sys.stderr such streams; those that somebody has already replaced are left alone."""
+    """Make sys.stdout and sys.stderr such streams; one that somebody has replaced only spells out what it lacks."""
     _occupy_standard_descriptors()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream: TextIO | None = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
             continue
         _files[name] = _SteadyFile(descriptor)
         # What a terminal cannot show is spelled out there; a path may be anything.
