@@ -19,10 +19,10 @@ from typing import Any
 from corpora import write_text
 
 from headrace.cli.tune import show_tuning
-from headrace.recipes.config import Config, Layers
-from headrace.recipes.presets import PRESETS
-from headrace.recipes.trial import Trial
-from headrace.recipes.tune import Tuning, tune
+from headrace.instruments.trial import Trial
+from headrace.jobs.tune import Tuning, tune
+from headrace.run.config import Config, Layers
+from headrace.run.presets import PRESETS
 
 LEAST_SPEED, MOST_SECONDS = 0.9, 180.0
 BAD = {"training.threads": 1, "data.num_workers": 1, "data.prefetch_batches": 0}

@@ -18,9 +18,9 @@ from typing import Any
 from corpora import write_text
 
 from headrace.perf.breakdown import break_down, find_bottleneck
-from headrace.recipes.config import Layers
-from headrace.recipes.pretrain import Pretraining
-from headrace.recipes.run import Run
+from headrace.run.config import Layers
+from headrace.run.pretraining import Pretraining
+from headrace.run.summary import Run
 
 DELAY_S, NUM_STEPS = 0.02, 150
 ROW_TOLERANCE, SUM_TOLERANCE = 0.10, 0.01

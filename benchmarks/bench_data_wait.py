@@ -22,7 +22,7 @@ from headrace.data.loader import Loader
 from headrace.machine.allocator import keep_freed_memory
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
-from headrace.training.choose import choose
+from headrace.training.autotune import choose
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizer import Optimizer
 from headrace.training.step import TrainStep

@@ -19,8 +19,8 @@ from pathlib import Path
 from corpora import write_text
 
 import headrace as hr
-from headrace.data.plan import plan_cache
-from headrace.data.sources import as_sources
+from headrace.data.cache.open import plan_cache
+from headrace.data.corpus.sources import as_sources
 
 TARGETS = {"raw": 2.0, "cache": 0.5, "training_adds": 5.0}
 

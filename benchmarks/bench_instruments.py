@@ -20,9 +20,9 @@ from corpora import write_text
 from rich.console import Console
 
 from headrace.cli import progress
-from headrace.recipes.config import Layers
-from headrace.recipes.presets import PRESETS
-from headrace.recipes.pretrain import Pretraining
+from headrace.run.config import Layers
+from headrace.run.presets import PRESETS
+from headrace.run.pretraining import Pretraining
 from headrace.training.step import TrainStep
 
 TARGET = 0.99

@@ -21,7 +21,7 @@ from typing import Any
 from corpora import write_text
 
 from headrace.models.counts import count
-from headrace.recipes.config import Config, Layers
+from headrace.run.config import Config, Layers
 
 SPEED_TOLERANCE, SPEED_MISSES = 0.15, 1 / 8  # so many configs may be off in speed
 MEMORY_TOLERANCE = 0.12
@@ -63,8 +63,8 @@ def make_config(name: str, out: Path, threads: int, num_steps: int = MOST_STEPS)
 
 
 def predict(config: Config) -> dict[str, float]:
-    from headrace.recipes.machine import know_machine
-    from headrace.recipes.plan import plan
+    from headrace.jobs.plan import plan
+    from headrace.run.machine import know_machine
 
     know_machine()
     began = time.perf_counter()
@@ -76,7 +76,7 @@ def predict(config: Config) -> dict[str, float]:
 
 def train(config: Config) -> dict[str, float]:
     from headrace.machine.facts import peak_memory_bytes
-    from headrace.recipes.pretrain import Pretraining
+    from headrace.run.pretraining import Pretraining
 
     with Pretraining(config) as pretraining:
         times = [

@@ -13,11 +13,11 @@ import sys
 import tempfile
 
 from headrace.cli.scale import show_scaling
-from headrace.machine.cores import usable_cores
-from headrace.recipes.config import Layers
-from headrace.recipes.parallel import best_processes
-from headrace.recipes.presets import PRESETS
-from headrace.recipes.scale import Way, scale
+from headrace.distributed.cores import usable_cores
+from headrace.instruments.processes import best_processes
+from headrace.instruments.scaling import Way, scale
+from headrace.run.config import Layers
+from headrace.run.presets import PRESETS
 
 SPEEDUP_TARGET, AGGREGATION_TARGET = 1.85, 5.0
 WAYS = [Way(1, 1), Way(1, 2), Way(2, 1)]

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from headrace.models.config import ModelConfig
 from headrace.models.network import Network, build
-from headrace.recipes.pretrain import train
+from headrace.run.pretraining import train
 
 TARGET = 0.25
 LENGTH, BATCH, STEPS = 64, 12, 2000

@@ -27,9 +27,9 @@ from headrace.machine.peak import measure_peak_flops
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.network import build
-from headrace.recipes.config import Layers
-from headrace.recipes.presets import PRESETS
-from headrace.training.choose import choose
+from headrace.run.config import Layers
+from headrace.run.presets import PRESETS
+from headrace.training.autotune import choose
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizer import Optimizer
 from headrace.training.step import TrainStep

@@ -77,7 +77,7 @@ INTRODUCTION = """# Benchmarks
 
 Written by `benchmarks/write_page.py` from what the commands below printed; `make bench` runs them all.
 headrace and its peers read the same bytes in one run, each in a process of its own; the code of each is one short file
-in `src/headrace/peers/`. Compare rows, not machines.
+in `src/headrace/bench/peers/`. Compare rows, not machines.
 
 - "headrace is" is how many times as fast headrace is (from its cache).
 - Tokens/s are counted after the first batch, which has a column of its own, for every peer alike. The exception is

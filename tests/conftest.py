@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 WORDS = """the mill wheel turns water stone grain flour river channel headrace sluice gate stream token batch corpus
     model naïve Ærø 水車 мельница it's we'll don't 3.14 1,024 x = y + 1; (a) [b] {c} — … \U0001f33e""".split()
+
+
+@pytest.fixture(autouse=True)
+def steady_threads() -> Iterator[None]:
+    """Leave the number of threads as it was: runs set it."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    yield
+    if torch:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -21,19 +31,19 @@ def small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """Segments of 4 KiB, blocks from 16 KiB: a corpus of 100 KB has many of both."""
     scale = {
-        "headrace.data.segments.SEGMENT_BYTES": 4096,
-        "headrace.data.segments.GROUP_BYTES": 2048,
-        "headrace.data.segments.GROUP_MINIMUM_BYTES": 512,
-        "headrace.data.readers.SEGMENT_BYTES": 4096,
-        "headrace.data.compressed.SEGMENT_BYTES": 4096,
-        "headrace.data.compressed.BOUNDARY_WINDOW_BYTES": 1024,
-        "headrace.data.documents.BOUNDARY_WINDOW_BYTES": 1024,
+        "headrace.data.corpus.segments.SEGMENT_BYTES": 4096,
+        "headrace.data.corpus.segments.GROUP_BYTES": 2048,
+        "headrace.data.corpus.segments.GROUP_MINIMUM_BYTES": 512,
+        "headrace.data.corpus.readers.SEGMENT_BYTES": 4096,
+        "headrace.data.corpus.compression.SEGMENT_BYTES": 4096,
+        "headrace.data.corpus.compression.BOUNDARY_WINDOW_BYTES": 1024,
+        "headrace.data.corpus.documents.BOUNDARY_WINDOW_BYTES": 1024,
         "headrace.data.loader.FIRST_BLOCK_BYTES": 16384,
         "headrace.data.sample.FIRST_BLOCK_BYTES": 16384,
-        "headrace.data.windows.WindowPacking.largest_block_bytes": 32768,
-        "headrace.data.packing.DocumentPacking.largest_block_bytes": 32768,
-        "headrace.data.documents.SPLIT_BYTES": 256,
-        "headrace.data.stream.STRETCH_ROWS": 64,
+        "headrace.data.order.windows.WindowPacking.largest_block_bytes": 32768,
+        "headrace.data.order.packing.DocumentPacking.largest_block_bytes": 32768,
+        "headrace.data.corpus.documents.SPLIT_BYTES": 256,
+        "headrace.data.order.stream.STRETCH_ROWS": 64,
     }
     for name, value in scale.items():
         patch.setattr(name, value)

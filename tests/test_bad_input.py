@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.data.build import Builder
-from headrace.data.plan import plan_cache
-from headrace.data.readers import _read_range
-from headrace.data.sources import as_sources
+from headrace.data.cache.build import Builder
+from headrace.data.cache.open import plan_cache
+from headrace.data.corpus.readers import _read_range
+from headrace.data.corpus.sources import as_sources
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]
@@ -234,7 +234,7 @@ def test_a_file_changed_in_the_middle_of_a_read(tmp_path: Path, monkeypatch: pyt
     file = tmp_path / "a.txt"
     file.write_text(make_text(10_000))
     source = as_sources(file)[0]
-    from headrace.data.discovery import iterate_files
+    from headrace.data.corpus.discovery import iterate_files
 
     planned = next(iterate_files(source))
     read = os.pread

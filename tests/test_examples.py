@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.recipes.config import all_keys
+from headrace.run.config import all_keys
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.recipes.run_folder import write_run
+from tests.report.run_folder import write_run
 
 Command = Callable[..., tuple[int, str, str]]
 

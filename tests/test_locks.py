@@ -12,7 +12,7 @@ import pytest
 
 from headrace.errors import TrainingError
 from headrace.locks import Scratch, is_held, sweep, take_lock
-from headrace.recipes.folder import RunFolder
+from headrace.run.directory import RunFolder
 
 
 def holder(code: str) -> subprocess.Popen[str]:
@@ -53,7 +53,7 @@ def test_only_one_of_many_starts_gets_a_run_directory(tmp_path: Path) -> None:
 
 def test_a_run_directory_is_free_when_its_process_is_killed(tmp_path: Path) -> None:
     run = RunFolder(str(tmp_path / "run"))
-    code = "from headrace.recipes.folder import RunFolder\n"
+    code = "from headrace.run.directory import RunFolder\n"
     with holder(f"{code}lock = RunFolder({str(run.path)!r}).lock(); lock.__enter__()") as other:
         assert run.is_in_use
         with pytest.raises(TrainingError, match="another process is training here"), run.lock():

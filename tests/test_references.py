@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from headrace.data.batch import Batch
+from headrace.instruments.rehearsal import random_batch
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.network import Network, build
-from headrace.recipes.rehearse import random_batch
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizer import Optimizer
 from headrace.training.step import Execution, TrainStep, batch_loss

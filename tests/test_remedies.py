@@ -17,11 +17,11 @@ import pytest
 
 import headrace as hr
 from headrace.cli.main import app
-from headrace.data.build import Builder
-from headrace.data.plan import plan_cache
-from headrace.data.sources import as_sources
+from headrace.data.cache.build import Builder
+from headrace.data.cache.open import plan_cache
+from headrace.data.corpus.sources import as_sources
 from headrace.files import read_checked_json, write_checked_json, writing_failed
-from headrace.recipes.config import ALIASES, all_keys
+from headrace.run.config import ALIASES, all_keys
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]
@@ -35,9 +35,9 @@ TINY = (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run measures of the machine is not what these are about."""
-    monkeypatch.setattr("headrace.recipes.pretrain.measure_peak_flops", lambda *_: 1e11)
-    monkeypatch.setattr("headrace.recipes.pretrain.measure_memory_bandwidth", lambda: 1e10)
-    monkeypatch.setattr("headrace.recipes.pretrain.SAMPLE_TOKENS", 2)
+    monkeypatch.setattr("headrace.run.pretraining.measure_peak_flops", lambda *_: 1e11)
+    monkeypatch.setattr("headrace.run.pretraining.measure_memory_bandwidth", lambda: 1e10)
+    monkeypatch.setattr("headrace.run.pretraining.SAMPLE_TOKENS", 2)
 
 
 @dataclass
@@ -177,7 +177,7 @@ def test_about_a_batch_for_several_processes(command: Command, tmp_path: Path, m
 
 
 def test_about_memory(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.recipes.memory.available_memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("headrace.run.memory.available_memory_bytes", lambda: 1 << 20)
     arguments = ["train", text(tmp_path), *TINY, "data.tokenizer=byte", "training.max_length=512", "model.d_model=256"]
     arguments += [f"data.cache_dir={tmp_path / 'cache'}", "--out", tmp_path / "run"]
     code, _, err = command(*arguments)

@@ -1,17 +1,17 @@
 """headrace pretrains small language models on the machine you have."""
 
 from headrace.data.batch import Batch
-from headrace.data.cache import Cache
+from headrace.data.cache.manifest import Cache
+from headrace.data.corpus.sources import Source, standard_library
 from headrace.data.loader import Loader
-from headrace.data.sources import Source, standard_library
+from headrace.data.prepare import prepare
 from headrace.errors import HeadraceError
-from headrace.recipes.prepare import prepare
 
 
 def __getattr__(name: str) -> object:
     """`train` and `Run` bring torch with them: loaded when first used, so that the data engine starts at once."""
     if name in ("Run", "train"):
-        from headrace.recipes import pretrain
+        from headrace.run import pretraining as pretrain
 
         return getattr(pretrain, name)
     raise AttributeError(f"module 'headrace' has no attribute {name!r}")

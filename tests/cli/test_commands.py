@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.data.sizes import parse_bytes
+from headrace.units import parse_bytes
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]

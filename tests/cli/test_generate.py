@@ -6,7 +6,7 @@ from pathlib import Path
 
 import headrace as hr
 from tests.conftest import make_text
-from tests.recipes.tiny_run import settings
+from tests.run.tiny_run import settings
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -175,7 +175,7 @@ def test_sources_without_weights_are_one_corpus(three_sources: list[dict[str, ob
 def test_large_vocabularies_use_four_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("".join(chr(code) for code in range(0x4E00, 0x4E00 + 200)) * 5)
     narrow = hr.prepare([tmp_path / "a.txt"], tokenizer="char", out=tmp_path / "narrow")
-    monkeypatch.setattr("headrace.data.tokenizers.Tokenizer.dtype", np.dtype("<u4"))
+    monkeypatch.setattr("headrace.data.tokens.tokenizers.Tokenizer.dtype", np.dtype("<u4"))
     wide = hr.prepare([tmp_path / "a.txt"], tokenizer="char", out=tmp_path / "wide")
     with hr.Loader(wide, 2, 8) as loader:
         row = next(loader)

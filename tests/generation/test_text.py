@@ -6,7 +6,7 @@ import pytest
 
 from headrace.generation.text import TextStream
 from tests.conftest import make_text
-from tests.data.tokenizer_kinds import KINDS, tokenizer_of_kind
+from tests.data.tokens.tokenizer_kinds import KINDS, tokenizer_of_kind
 
 TEXT = make_text(1500, seed=6)
 

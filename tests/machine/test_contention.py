@@ -16,13 +16,13 @@ from headrace.machine import contention, peak
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
-from headrace.recipes.config import Layers
-from headrace.recipes.pretrain import Pretraining
-from headrace.training import choose as choosing
+from headrace.run.config import Layers
+from headrace.run.pretraining import Pretraining
+from headrace.training import autotune as choosing
 from headrace.training.config import TrainingConfig
 from headrace.training.step import Execution
 from tests.conftest import make_text
-from tests.recipes import tiny_run
+from tests.run import tiny_run
 
 THEN = ProcessorTime(own_s=10.0, delayed_s=1.0, busy_s=100.0, stolen_s=5.0)
 
@@ -101,12 +101,12 @@ def test_threads_are_chosen_by_measurement_where_others_use_the_processor(monkey
 def test_a_run_knows_what_others_took(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text(make_text(20_000))
     monkeypatch.setattr(ProcessorTime, "taken_percent_since", lambda *_: 61.0)
-    monkeypatch.setattr("headrace.recipes.pretrain.measure_peak_flops", lambda *_: 1e9)
+    monkeypatch.setattr("headrace.run.pretraining.measure_peak_flops", lambda *_: 1e9)
     layers = Layers()
     layers.add(tiny_run.settings(tmp_path / "corpus.txt", tmp_path / "run"), "the test")
     with Pretraining(layers.build()) as training:
         list(training.steps())
     assert training.run.as_json()["processor_taken_percent"] == 61.0
-    from headrace.recipes.report.read import read_run
+    from headrace.report.read import read_run
 
     assert read_run(tmp_path / "run").bottleneck.name == "processor taken by others"

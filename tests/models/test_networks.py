@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from headrace.data.tokenizers import load_tokenizer
-from headrace.generation.generate import Sampling, generate
+from headrace.data.tokens.tokenizers import load_tokenizer
+from headrace.generation.decoding import Sampling, generate
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.loss import head_loss

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.data.byte_counts import bytes_per_id
+from headrace.data.cache.byte_counts import bytes_per_id
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.evaluate import Evaluator
 from tests.conftest import make_text
-from tests.data.tokenizer_kinds import KINDS, tokenizer_of_kind
+from tests.data.tokens.tokenizer_kinds import KINDS, tokenizer_of_kind
 
 CONTEXT = 64
 

@@ -12,7 +12,7 @@ from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.training.checkpoint import Checkpoints
 from tests.conftest import make_text
-from tests.data.tokenizer_kinds import KINDS, tokenizer_of_kind
+from tests.data.tokens.tokenizer_kinds import KINDS, tokenizer_of_kind
 
 TEXT = make_text(3000, seed=8) + " Ünïcödé\n\n\tİt's 水車。  [x] <s>"
 

@@ -12,7 +12,7 @@ from headrace.errors import TrainingError
 from headrace.models.config import ModelConfig
 from headrace.models.loss import head_loss
 from headrace.models.network import Network, build
-from headrace.training.choose import choose, fastest
+from headrace.training.autotune import choose, fastest
 from headrace.training.config import TrainingConfig
 from headrace.training.loop import BatchStream, Loop, Position
 from headrace.training.optimizer import AdamW, Muon, Optimizer, orthogonalise
@@ -211,8 +211,8 @@ def test_a_memory_budget_chooses_smaller_micro_batches_then_checkpointing(monkey
         used["bytes"] = size
         return 1.0 / execution.micro_batch_size
 
-    monkeypatch.setattr("headrace.training.choose._time", time)
-    monkeypatch.setattr("headrace.training.choose.memory_bytes", lambda: 1000 + used["bytes"])
+    monkeypatch.setattr("headrace.training.autotune._time", time)
+    monkeypatch.setattr("headrace.training.autotune.memory_bytes", lambda: 1000 + used["bytes"])
     training = TrainingConfig(batch_size=8, max_length=256, precision="float32")
     assert choose(small(), random_batch(), training).micro_batch_size == 8
     within = choose(small(), random_batch(), training, memory_limit=1600, reserve=80)

@@ -13,12 +13,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.bench import loaders as bench_loaders
+from headrace.bench import tokenize as bench_tokenize
+from headrace.bench import train as bench_train
+from headrace.bench.peer import Result, bench_corpus, choose_peers
 from headrace.cli import display
-from headrace.data.sources import Source, as_sources, standard_library
+from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.errors import UsageError
 from headrace.machine.facts import environment
-from headrace.recipes import bench_loaders, bench_tokenize, bench_train
-from headrace.recipes.bench import Result, bench_corpus, choose_peers
 
 app = typer.Typer(
     help="headrace and its peers on the same bytes, in one run, as ratios.",

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
-from headrace.data.build import Progress as BuildState
-from headrace.data.cache import Cache
+from headrace.data.cache.build import Progress as BuildState
+from headrace.data.cache.manifest import Cache
 from headrace.perf.breakdown import break_down, find_bottleneck
-from headrace.perf.units import human_bytes, human_count, human_percent, human_time
+from headrace.units import human_bytes, human_count, human_percent, human_time
 
 PLAIN_SECONDS = 2.0
 NOTICED = {

@@ -13,8 +13,8 @@ from headrace.cli import display
 from headrace.cli.training import AsJson
 from headrace.machine.contention import is_disturbed
 from headrace.machine.measure import BUSY_CORES
-from headrace.perf.units import human_bytes
-from headrace.recipes.machine import know_machine
+from headrace.run.machine import know_machine
+from headrace.units import human_bytes
 
 UNKNOWN = "unknown"
 

@@ -14,22 +14,23 @@ import typer
 from headrace import __version__
 from headrace.cli import bench, display, machine, plan, report, scale, training, tune
 from headrace.cli.streams import lost_output, steady_streams
-from headrace.data.cache import Cache
+from headrace.data.cache.manifest import Cache
+from headrace.data.cache.open import default_cache_dir
 from headrace.data.config import SOURCE_OPTIONS, DataConfig
+from headrace.data.corpus.sources import Source, as_sources, standard_library
+from headrace.data.explain.description import describe
 from headrace.data.loader import DEFAULT_TOKENIZER
-from headrace.data.plan import default_cache_dir
-from headrace.data.sizes import parse_bytes
-from headrace.data.sources import Source, as_sources, standard_library
-from headrace.data.special_tokens import SpecialTokensInText
-from headrace.data.tokenizers import SPEC_HELP
+from headrace.data.prepare import prepare as prepare_corpus
+from headrace.data.tokens.special_tokens import SpecialTokensInText
+from headrace.data.tokens.tokenizers import SPEC_HELP
+from headrace.distributed.group import is_joined
+from headrace.distributed.launch import end_with_starter
 from headrace.errors import EXIT_STOPPED, HeadraceError, UsageError
-from headrace.machine.group import is_joined
-from headrace.machine.launch import end_with_starter
+from headrace.jobs.inspect import explain_step
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
-from headrace.recipes.config import Layers
-from headrace.recipes.config_files import is_override, parse_override
-from headrace.recipes.inspect import describe, explain_step
-from headrace.recipes.prepare import prepare as prepare_corpus
+from headrace.run.config import Layers
+from headrace.run.config_files import is_override, parse_override
+from headrace.units import parse_bytes
 
 PREPARE_KEYS = ("tokenizer", "cache_dir", "memory_budget", *SOURCE_OPTIONS)
 

@@ -13,13 +13,13 @@ from rich.table import Table
 from headrace.cli import display
 from headrace.cli.training import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
+from headrace.instruments.short_run import Tryout
+from headrace.jobs.plan import Plan
+from headrace.jobs.plan import plan as make_plan
+from headrace.jobs.propose import Proposal, propose, write_plan
 from headrace.perf.flops import PHASES
-from headrace.perf.units import human_bytes, human_count, human_percent, human_time
-from headrace.recipes.config import Config, Layers
-from headrace.recipes.plan import Plan
-from headrace.recipes.plan import plan as make_plan
-from headrace.recipes.propose import Proposal, propose, write_plan
-from headrace.recipes.tryout import Tryout
+from headrace.run.config import Config, Layers
+from headrace.units import human_bytes, human_count, human_percent, human_time
 
 DEFAULT_OUT = Path("plan.yaml")
 

@@ -17,9 +17,9 @@ from rich.text import Text
 from headrace.cli.display import err, notices, show_notices, show_warning
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.perf.speed import data_wait_grade
-from headrace.perf.units import human_bytes, human_count, human_percent, human_time
-from headrace.recipes.pretrain import Pretraining
+from headrace.run.pretraining import Pretraining
 from headrace.training.loop import StepInfo
+from headrace.units import human_bytes, human_count, human_percent, human_time
 
 LINE_SECONDS = 5.0
 LEAST_SHARE_PERCENT = 1.0

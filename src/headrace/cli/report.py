@@ -12,7 +12,7 @@ from rich.markup import escape
 from headrace.cli import display
 from headrace.cli.training import AsJson
 from headrace.files import write_atomically
-from headrace.recipes.report import report as write_report
+from headrace.report import report as write_report
 
 
 def report(

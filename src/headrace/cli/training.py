@@ -1,4 +1,4 @@
-"""`headrace train`, `generate` and `config`: arguments in, recipes run, results shown."""
+"""Commands `headrace train`, `generate` and `config`: arguments in, jobs run, results shown."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from rich.markup import escape
 
 from headrace.cli import display
 from headrace.cli.progress import TrainingDisplay
-from headrace.data.tokenizers import Tokenizer
+from headrace.data.tokens.tokenizers import Tokenizer
+from headrace.distributed.group import is_joined
+from headrace.distributed.launch import launch
 from headrace.errors import EXIT_STOPPED, CheckpointError, UsageError
-from headrace.generation.generate import Sampling
-from headrace.machine.group import is_joined
+from headrace.generation.decoding import Sampling
+from headrace.instruments.processes import best_processes
+from headrace.jobs.generate import load_model, read_checkpoint_config, read_run_config, stream_text
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
 from headrace.models.network import Network
-from headrace.recipes.config import Config, Layers, all_keys
-from headrace.recipes.config_files import is_override, parse_override, read_config_file
-from headrace.recipes.generate import load_model, read_checkpoint_config, read_run_config, stream_text
-from headrace.recipes.parallel import best_processes, check_batch_size, launch
-from headrace.recipes.presets import PRESETS
-from headrace.recipes.pretrain import Pretraining
-from headrace.recipes.resume import split_checkpoint
+from headrace.run.agreement import check_batch_size
+from headrace.run.config import Config, Layers, all_keys
+from headrace.run.config_files import is_override, parse_override, read_config_file
+from headrace.run.presets import PRESETS
+from headrace.run.pretraining import Pretraining
+from headrace.run.resume import split_checkpoint
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 

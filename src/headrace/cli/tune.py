@@ -15,12 +15,12 @@ from headrace.cli import display
 from headrace.cli.training import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
 from headrace.files import write_atomically
-from headrace.perf.units import human_bytes
-from headrace.recipes.config import Layers
-from headrace.recipes.config_files import parse_override
-from headrace.recipes.generate import read_run_config
-from headrace.recipes.tune import DEFAULT_MINUTES, Finding, Tuning
-from headrace.recipes.tune import tune as run_trials
+from headrace.jobs.generate import read_run_config
+from headrace.jobs.tune import DEFAULT_MINUTES, Finding, Tuning
+from headrace.jobs.tune import tune as run_trials
+from headrace.run.config import Layers
+from headrace.run.config_files import parse_override
+from headrace.units import human_bytes
 
 HEADER = "# Written by headrace tune"
 DEFAULT_OUT = Path("tuned.yaml")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.mixture import Mixture
-from headrace.data.stream import Extent, RowBatch, Rows, Stream
+from headrace.data.order.mixture import Mixture
+from headrace.data.order.stream import Extent, RowBatch, Rows, Stream
 
 
 @dataclass(frozen=True, slots=True)

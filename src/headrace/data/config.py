@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from headrace.data.arguments import MAX_PREFETCH_BATCHES
-from headrace.data.sizes import parse_bytes
-from headrace.data.sources import Source
-from headrace.data.special_tokens import SpecialTokensInText
+from headrace.data.corpus.sources import Source
+from headrace.data.tokens.special_tokens import SpecialTokensInText
+from headrace.units import parse_bytes
 
 
 def _as_list(given: Any) -> Any:

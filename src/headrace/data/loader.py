@@ -17,22 +17,22 @@ import numpy as np
 
 from headrace.data.arguments import check_arguments, queue_limit, source_weights, whole
 from headrace.data.batch import Assembler, Batch, row_bytes
-from headrace.data.build import Builder, check_memory_budget
-from headrace.data.cache import Cache
-from headrace.data.ledger import Ledger, pass_ledger
-from headrace.data.mixture import Mixture
-from headrace.data.order import FIRST_BLOCK_BYTES
-from headrace.data.packing import DocumentPacking
-from headrace.data.plan import default_cache_dir, plan_cache
+from headrace.data.cache.build import Builder, check_memory_budget
+from headrace.data.cache.manifest import Cache
+from headrace.data.cache.open import default_cache_dir, plan_cache
+from headrace.data.corpus.sources import as_sources
+from headrace.data.explain.ledger import Ledger, pass_ledger
+from headrace.data.explain.trace import RowTrace, Tracer
+from headrace.data.order.blocks import FIRST_BLOCK_BYTES
+from headrace.data.order.mixture import Mixture
+from headrace.data.order.packing import DocumentPacking
+from headrace.data.order.split import Part, Split
+from headrace.data.order.stream import Packing, Stream
+from headrace.data.order.windows import WindowPacking
 from headrace.data.prefetch import Inline, Make, Prefetcher
 from headrace.data.sample import Sample, Sampler
-from headrace.data.sources import as_sources
-from headrace.data.special_tokens import SpecialTokensInText
-from headrace.data.split import Part, Split
-from headrace.data.stream import Packing, Stream
-from headrace.data.tokenizers import Tokenizer
-from headrace.data.trace import RowTrace, Tracer
-from headrace.data.windows import WindowPacking
+from headrace.data.tokens.special_tokens import SpecialTokensInText
+from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.errors import StateError, UsageError, WorkerError
 from headrace.files import digest
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.data.batch import Batch, as_batch
-from headrace.data.cache import Cache
-from headrace.data.order import FIRST_BLOCK_BYTES, SegmentIds
-from headrace.data.packing import DocumentPacking
-from headrace.data.split import Split
-from headrace.data.stream import Stream
-from headrace.data.windows import WindowPacking
+from headrace.data.cache.manifest import Cache
+from headrace.data.order.blocks import FIRST_BLOCK_BYTES, SegmentIds
+from headrace.data.order.packing import DocumentPacking
+from headrace.data.order.split import Split
+from headrace.data.order.stream import Stream
+from headrace.data.order.windows import WindowPacking
 
 SEED = 0  # not the run's: runs are compared on the same rows
 # Sources that are sampled apart though nobody gave them weights; of more there would be too few rows each.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.data.tokenizers import Tokenizer
+from headrace.data.tokens.tokenizers import Tokenizer
 
 REPLACEMENT = "\ufffd"
 

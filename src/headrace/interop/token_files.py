@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache import Cache, Entry
-from headrace.data.segments import Segment
-from headrace.data.shards import MemberInfo, ShardFolder, ShardInfo, TokenArray
-from headrace.data.sources import Source
-from headrace.data.tokenizers import Tokenizer, load_tokenizer
+from headrace.data.cache.manifest import Cache, Entry
+from headrace.data.cache.shards import MemberInfo, ShardFolder, ShardInfo, TokenArray
+from headrace.data.corpus.segments import Segment
+from headrace.data.corpus.sources import Source
+from headrace.data.tokens.tokenizers import Tokenizer, load_tokenizer
 from headrace.errors import TokenFileError, UsageError
 from headrace.files import digest
 from headrace.interop.token_formats import TokenFile, read_token_file

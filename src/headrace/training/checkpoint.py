@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from headrace.data.tokenizers import Tokenizer
+from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.errors import CheckpointError
 from headrace.files import (
     sync_directory,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from headrace.data.sizes import parse_bytes
+from headrace.units import parse_bytes
 
 MAX_STEPS = 10**15
 MAX_UPDATE_TOKENS = 1 << 30

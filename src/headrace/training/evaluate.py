@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from headrace.data.batch import Batch
-from headrace.data.byte_counts import bytes_per_id
+from headrace.data.cache.byte_counts import bytes_per_id
 from headrace.data.loader import Loader
 from headrace.models.network import Network
 from headrace.training.step import autocast, batch_loss

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headrace.distributed.group import ALONE, Group
 from headrace.errors import TrainingError
-from headrace.machine.group import ALONE, Group
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
 from headrace.training.schedule import Limits, learning_rate_factor

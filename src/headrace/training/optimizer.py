@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from headrace.distributed.pieces import as_whole, local, own_part
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
-from headrace.training.pieces import as_whole, local, own_part
 
 # Quintic Newton-Schulz coefficients that bring singular values near 1 in five steps (Jordan et al., 2024).
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)

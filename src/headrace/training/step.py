@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from headrace.machine.group import ALONE, Group
+from headrace.distributed.group import ALONE, Group
+from headrace.distributed.pieces import as_whole
+from headrace.distributed.replicas import Replica
 from headrace.models.loss import CHUNK_BYTES, head_loss
 from headrace.models.network import Network
 from headrace.training.optimizer import Optimizer
-from headrace.training.parallel import Replica
-from headrace.training.pieces import as_whole
 
 
 class TokenBatch(Protocol):

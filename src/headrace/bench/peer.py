@@ -1,0 +1,214 @@
+"""Bench: what all benchmarks share. A peer runs in a process of its own, and cannot spoil the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headrace.data.corpus.readers import Reader
+from headrace.data.corpus.segments import plan_segments
+from headrace.data.corpus.sources import Source
+from headrace.data.prepare import prepare
+from headrace.errors import PeerError, UsageError
+
+POLL_S = 0.2
+CHILD = "headrace.bench.peers.child"
+
+Say = Callable[[str, str], None]
+"""Told which peer is at work, and on what, so that whoever waits can see it."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One side of a comparison."""
+
+    name: str
+    module: str
+    """What a child process imports and measures."""
+    package: str
+    """Whose version is printed; its pip line when it is missing."""
+    num_workers: int = 2
+    other_workers: int = 1
+    is_headrace: bool = False
+    makes_tokens: bool = False
+    """Whether it tokenises while it serves: then its work is one whole pass, from the very start."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The same bytes for every peer."""
+
+    folder: str
+    text: str
+    """One text file."""
+    cache: str
+    """headrace's cache of it."""
+    tokens: str
+    """Its tokens as one file of uint16, from which peers make what they need."""
+    num_tokens: int
+
+
+@dataclass
+class Result:
+    """What became of one peer; `values` are empty if it is missing or failed."""
+
+    peer: str
+    version: str = ""
+    status: str = "ok"
+    """ok, missing or failed."""
+    message: str = ""
+    """The install line, or the error."""
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        flat = asdict(self)
+        return {**flat.pop("values"), **flat}
+
+
+def choose_peers(peers: Sequence[Peer], only: Sequence[str], skip: Sequence[str]) -> list[Peer]:
+    """By name; a part of a name stands for all that have it."""
+    for name in (*only, *skip):
+        if not any(name in peer.name for peer in peers):
+            raise UsageError(f"{name!r}: no such peer. Peers are {', '.join(peer.name for peer in peers)}")
+    chosen = [peer for peer in peers if not only or any(name in peer.name for name in only)]
+    return [peer for peer in chosen if not any(name in peer.name for name in skip)]
+
+
+def begin(peer: Peer) -> Result:
+    """A result with the peer's version, or with its install line if it is not installed."""
+    try:
+        return Result(peer.name, metadata.version(peer.package))
+    except metadata.PackageNotFoundError:
+        return Result(peer.name, "", "missing", f"pip install {peer.package}")
+
+
+def run_peer(peer: Peer, kind: str, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Run one measurement of a peer; adds the most memory that it and its children had at once."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        result, errors = Path(folder) / "result.json", Path(folder) / "errors.txt"
+        command = [sys.executable, "-m", CHILD, kind, peer.module, json.dumps(arguments)]
+        with open(errors, "wb") as log:
+            process = subprocess.Popen(
+                [*command, str(result)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=folder,
+            )
+            try:
+                peak_bytes = _watch(process, timeout_s)
+            finally:
+                _end(process)
+        if not result.exists():
+            raise PeerError(_last_line(errors) or f"ended with code {process.returncode} and no message")
+        return {**json.loads(result.read_text()), "peak_memory_bytes": peak_bytes}
+
+
+def _watch(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    peak, deadline = 0, time.monotonic() + timeout_s
+    while True:
+        try:
+            process.wait(POLL_S)
+            return peak
+        except subprocess.TimeoutExpired:
+            peak = max(peak, _tree_bytes(process.pid))
+        if time.monotonic() > deadline:
+            raise PeerError(f"took longer than {timeout_s:.0f} s, and was ended")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The peer and whatever it has started: they are one session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _tree_bytes(pid: int) -> int:
+    try:
+        root = psutil.Process(pid)
+        return sum(_anonymous_bytes(process) for process in [root, *root.children(recursive=True)])
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _anonymous_bytes(process: psutil.Process) -> int:
+    """What a process has allocated, shared parts by their share. Mapped files are the system's to drop."""
+    try:
+        with open(f"/proc/{process.pid}/smaps_rollup") as file:
+            fields = dict(line.split(":", 1) for line in file.readlines()[1:])
+        return sum(int(fields[name].split()[0]) << 10 for name in ("Pss_Anon", "Pss_Shmem"))
+    except (OSError, KeyError, ProcessLookupError):
+        with contextlib.suppress(psutil.Error):
+            return int(process.memory_info().rss)
+        return 0
+
+
+def _last_line(path: Path) -> str:
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+@contextlib.contextmanager
+def bench_corpus(sources: Sequence[Source], megabytes: float, tokenizer: str) -> Iterator[Corpus]:
+    """A text of this size from the lines of a corpus in random order, its cache and its tokens; removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        text = Path(folder) / "corpus.txt"
+        _write_text(text, sources, int(megabytes * 1e6))
+        cache = prepare([text], tokenizer=tokenizer, out=Path(folder) / "cache")
+        tokens = Path(folder) / "tokens.bin"
+        if cache.dtype.itemsize != 2:
+            raise UsageError(f"tokenizer {tokenizer}: peers are compared with a vocabulary of at most 65,536")
+        with open(tokens, "wb") as file:
+            for segment in range(len(cache.segments)):
+                for part in cache.tokens(segment, 0, cache.entry(segment).num_tokens):
+                    part.tofile(file)
+        yield Corpus(folder, str(text), str(cache.path), str(tokens), cache.num_tokens)
+
+
+def _write_text(path: Path, sources: Sequence[Source], nbytes: int) -> None:
+    lines: list[bytes] = []
+    for document in _documents(sources, nbytes):
+        lines += document.splitlines(keepends=True)
+    if not lines:
+        raise UsageError("the corpus has no text")
+    shuffle, written = random.Random(0).shuffle, 0
+    with open(path, "wb") as file:
+        while written < nbytes:  # the same lines again, in another order, if there is not enough text
+            shuffle(lines)
+            block = b"".join(lines)[: nbytes - written]
+            file.write(block.decode(errors="ignore").encode())
+            written += len(block)
+
+
+def _documents(sources: Sequence[Source], nbytes: int) -> Iterable[bytes]:
+    """Documents until there are enough bytes of them."""
+    from collections import Counter
+
+    reader, total = Reader(sources), 0
+    try:
+        for segment in plan_segments(sources):
+            for chunk in reader.chunks(segment):
+                for member in chunk.members:
+                    for batch in member.documents(Counter()):
+                        for document in batch:
+                            yield document
+                            total += len(document)
+                            if total >= nbytes:
+                                return
+    finally:
+        reader.close()

@@ -1,0 +1,173 @@
+"""A cache planned: what an earlier build left is found again, and the tokenizer is chosen or learned."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from headrace.data.cache.manifest import MANIFEST, PARTIAL, Cache, Entry
+from headrace.data.corpus.cuts import split_document
+from headrace.data.corpus.readers import Reader
+from headrace.data.corpus.segments import Segment, plan_segments
+from headrace.data.corpus.sources import Source
+from headrace.data.tokens.special_tokens import SpecialTokensInText, check_special_tokens_in_text
+from headrace.data.tokens.tokenizers import Tokenizer, check_spec, load_tokenizer
+from headrace.errors import CacheError
+from headrace.files import canonical_json, digest, user_cache
+
+SAMPLE_BYTES = 8 << 20
+SAMPLE_PLACES = 64
+VALIDATION = "validation"  # a folder within a cache, for the tokens of text that is only validated on
+
+
+def plan_cache(
+    sources: Sequence[Source],
+    tokenizer: str | Tokenizer,
+    path: Path,
+    special_tokens_in_text: SpecialTokensInText = "ordinary",
+) -> Cache:
+    """A cache for a corpus in a folder. What an earlier build left there is found again.
+
+    `special_tokens_in_text` is for a tokenizer given as a spec; a `Tokenizer` has its own.
+    """
+    check_special_tokens_in_text(special_tokens_in_text)
+    if isinstance(tokenizer, str):
+        check_spec(tokenizer)
+    skipped: Counter[str] = Counter()
+    segments = plan_segments(sources, skipped)
+    previous = _previous(path)
+    tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path)
+    known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
+    entries = []
+    for segment in segments:
+        index = known.get(segment.fingerprint)
+        entries.append(None if index is None or previous is None else _usable_entry(previous, index, tokenizer))
+    cache = Cache(path, tokenizer, sources, segments, entries)
+    cache.skipped = skipped
+    if previous is None or not previous.is_same(cache):
+        cache.shards.make()
+        cache.save_tokenizer()
+        cache.save(PARTIAL)
+    return cache
+
+
+def default_cache_dir(
+    sources: Sequence[Source],
+    tokenizer: str | Tokenizer,
+    special_tokens_in_text: SpecialTokensInText = "ordinary",
+) -> Path:
+    """Where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
+    spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
+    places = [[os.path.abspath(path) for path in source.paths] for source in sources]
+    reading = [source.reading_hash for source in sources]
+    options = [] if special_tokens_in_text == "ordinary" else [special_tokens_in_text]
+    return user_cache() / digest(canonical_json([places, reading, spec, *options]))[:16]
+
+
+def _previous(path: Path) -> Cache | None:
+    # The partial manifest comes first: it is newer. The manifest is tried again after it, and both once more, because
+    # another builder may be finishing at this moment.
+    for name in (PARTIAL, MANIFEST, PARTIAL, MANIFEST):
+        try:
+            return Cache.load(path, name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    if path.exists() and not path.is_dir():
+        raise CacheError(f"{path}: is a file; a cache is a folder. Choose another: data.cache_dir=FOLDER")
+    ours = {"shards", "tmp", "tokenizer.json", VALIDATION, MANIFEST, PARTIAL}
+    if path.is_dir() and any(name not in ours and not name.endswith(".tmp") for name in os.listdir(path)):
+        raise CacheError(
+            f"{path}: this folder holds something else than a token cache. Choose another: data.cache_dir=FOLDER"
+        )
+    return None
+
+
+def _usable_entry(previous: Cache, index: int, tokenizer: Tokenizer) -> Entry | None:
+    """Return what an earlier build knows of a segment, if it is still there and the same with today's tokenizer."""
+    if not previous.has(index):
+        return None
+    entry = previous.entry(index)
+    found = [previous.shards.find(shard.key) for shard in entry.shards]
+    if [info[0] if info else None for info in found] != list(entry.shards):
+        return None
+    # Text without special tokens is tokenised alike, whatever is to become of them.
+    is_same = previous.tokenizer.hash == tokenizer.hash or not _has_special_tokens(previous, entry)
+    return entry if is_same else None
+
+
+def _has_special_tokens(cache: Cache, entry: Entry) -> bool:
+    """Tell whether special tokens stand inside documents, and not only at their ends. Reads all tokens."""
+    is_special = np.zeros(cache.tokenizer.vocab_size, dtype=bool)
+    is_special[cache.tokenizer.special_ids_of_text] = True
+    return any(is_special[cache.shards.tokens(shard)].sum() != shard.num_documents for shard in entry.shards)
+
+
+def _choose_tokenizer(
+    asked: str | Tokenizer,
+    special_tokens_in_text: SpecialTokensInText,
+    previous: Cache | None,
+    sources: Sequence[Source],
+    segments: Sequence[Segment],
+    path: Path,
+) -> Tokenizer:
+    spec = asked if isinstance(asked, str) else asked.spec
+    is_learned = spec in ("char", "byte") or spec.startswith("bpe:")
+    if not isinstance(asked, str):
+        tokenizer = asked
+    elif previous is not None and previous.tokenizer.spec == spec and is_learned:
+        # A corpus that has grown keeps the tokenizer that it began with.
+        tokenizer = replace(previous.tokenizer, special_tokens_in_text=special_tokens_in_text)
+    else:
+        tokenizer = load_tokenizer(asked, lambda: sample_documents(sources, segments), special_tokens_in_text)
+    if previous is not None and previous.tokenizer.hash != tokenizer.hash:
+        _check_successor(previous.tokenizer, tokenizer, path)
+    return tokenizer
+
+
+def _check_successor(before: Tokenizer, now: Tokenizer, path: Path) -> None:
+    """Refuse a tokenizer that cannot go on with what another one made in a cache."""
+    remedy = "Delete it, or choose another folder: data.cache_dir=FOLDER"
+    if replace(before, special_tokens_in_text=now.special_tokens_in_text).hash != now.hash:
+        raise CacheError(
+            f"{path}: this cache was built with the tokenizer {before.spec!r} ({before.hash[:8]}), not with"
+            f" {now.spec!r} ({now.hash[:8]}). {remedy}"
+        )
+    if before.special_tokens_in_text == "ordinary":  # where text spelled special tokens is not known any more
+        raise CacheError(
+            f"{path}: this cache was built with special_tokens_in_text=ordinary, not with"
+            f" {now.special_tokens_in_text}. {remedy}"
+        )
+
+
+def sample_documents(
+    sources: Sequence[Source],
+    segments: Sequence[Segment],
+    nbytes: int = SAMPLE_BYTES,
+    num_places: int = SAMPLE_PLACES,
+) -> Iterator[bytes]:
+    """Yield some text from all over the corpus, the same every time; by default 8 MiB, which tokenizers learn from."""
+    # Of a compressed file only the beginning can be reached quickly.
+    reachable = [segment for segment in segments if segment.kind != "stream" or segment.ordinal == 0]
+    chosen = reachable[:: max(1, len(reachable) // num_places)]
+    share = nbytes // len(chosen)
+    reader = Reader(sources)
+    try:
+        for segment in chosen:
+            if segment.kind == "range" and segment.end - segment.begin > share:
+                segment = replace(segment, end=segment.begin + share, is_last=False)
+            chunk = next(reader.chunks(segment), None)
+            if chunk is not None:
+                # A chunk that is more than the share is thinned out evenly, in whole pieces.
+                every = max(1, round(chunk.nbytes / share))
+                batches = (batch for member in chunk.members for batch in member.documents(Counter()))
+                documents = itertools.chain.from_iterable(batches)
+                pieces = (piece for document in documents for piece in split_document(document))
+                yield from itertools.islice(pieces, 0, None, every)
+    finally:
+        reader.close()

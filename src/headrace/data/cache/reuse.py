@@ -1,0 +1,73 @@
+"""What an earlier version of a corpus has already tokenised, and what of it can go."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.data.cache.manifest import MANIFEST, Cache
+from headrace.data.cache.shards import ShardInfo, TokenArray
+from headrace.data.corpus.segments import Segment
+
+
+@dataclass(frozen=True)
+class KnownTokens:
+    tokens: TokenArray
+    ends: npt.NDArray[np.int64]
+    noticed: Counter[str]
+
+
+class Reuse:
+    """Tokens of small files from groups of an earlier version of the corpus, found by the files' content."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._index: dict[str, tuple[ShardInfo, int]] | None = None
+        try:
+            self._old: Cache | None = Cache.load(cache.path, MANIFEST)
+        except FileNotFoundError:
+            self._old = None
+
+    def find(self, segment: Segment, member_digest: str) -> KnownTokens | None:
+        if segment.kind != "files" or self._old is None or self._old.tokenizer.hash != self._cache.tokenizer.hash:
+            return None
+        with self._lock:
+            if self._index is None:
+                self._index = self._read_index()
+        found = self._index.get(member_digest)
+        return None if found is None else self._tokens(*found)
+
+    def _read_index(self) -> dict[str, tuple[ShardInfo, int]]:
+        assert self._old is not None
+        current = self._cache.unique_shards()
+        index = {}
+        for number, segment in enumerate(self._old.segments):
+            for shard in self._old.entry(number).shards if segment.kind == "files" else ():
+                if shard.key not in current and self._cache.shards.find(shard.key) is not None:
+                    for place, member in enumerate(self._cache.shards.members(shard.key)):
+                        if not member.is_open:
+                            index[member.digest] = (shard, place)
+        return index
+
+    def _tokens(self, shard: ShardInfo, number: int) -> KnownTokens:
+        members = self._cache.shards.members(shard.key)
+        start = sum(member.num_tokens for member in members[:number])
+        stop = start + members[number].num_tokens
+        ends = self._cache.shards.ends(shard)
+        inside = ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "right")]
+        tokens = self._cache.shards.tokens(shard)[start:stop] if stop > start else np.zeros(0, self._cache.shards.dtype)
+        return KnownTokens(tokens, inside - start, Counter(members[number].noticed))
+
+    def retire(self) -> list[str]:
+        """What only the version before needed is kept for whoever still uses it; what was kept so far can go."""
+        if self._old is None:
+            return []
+        current = self._cache.unique_shards()
+        before = self._old.unique_shards()
+        self._cache.retired = sorted(before.keys() - current.keys())
+        return sorted(set(self._old.retired) - current.keys() - before.keys())

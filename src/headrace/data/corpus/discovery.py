@@ -1,0 +1,179 @@
+"""Which files make up a source: paths, folders and globs become a sorted stream of readable files.
+
+Folders that headrace wrote itself (token caches, run directories) are not text, wherever they lie. Links to folders are
+followed, unless what they lead to is read in any case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import glob
+import os
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from headrace.data.corpus.sources import Source, SourceFile, is_readable
+from headrace.errors import CorpusError
+
+# Folders of the standard library that are not the library: installed packages, caches, and tests, which hold files
+# that are broken on purpose.
+_STDLIB_EXCLUDED = frozenset(["site-packages", "dist-packages", "test", "tests", "idle_test", "config"])
+# Files that only headrace writes, each with a key that is always in it.
+_OWN_OUTPUT = {
+    "manifest.json": ("token cache", b'"format":"headrace-cache"'),
+    "partial.json": ("token cache", b'"format":"headrace-cache"'),
+    "environment.json": ("run directory", b'"peak_flops"'),
+}
+_MARKER_BYTES = 64 << 10
+_MAGIC = re.compile(r"[*?[]")
+
+
+def iterate_files(source: Source, skipped: Counter[str] | None = None) -> Iterator[SourceFile]:
+    """Yield every readable file of a source, in sorted order, each once. Nothing is held, however many there are.
+
+    What is left out is counted in `skipped`, by reason.
+    """
+    skipped = Counter() if skipped is None else skipped
+    seen: set[tuple[int, int]] = set()
+    root = _common_root(source.paths) if len(source.paths) > 1 else None
+    for path in source.paths:
+        for name, root_length in _expand(os.path.expanduser(path), skipped):
+            try:
+                status = os.stat(name)
+            except OSError as problem:
+                raise CorpusError(f"{name}: cannot be read ({problem.strerror}).") from None
+            if len(source.paths) > 1:  # one folder or glob names nothing twice
+                identity = (status.st_dev, status.st_ino)
+                if identity in seen:
+                    continue
+                seen.add(identity)
+            if status.st_size == 0:
+                skipped["empty file(s)"] += 1
+                continue
+            yield SourceFile.from_stat(name, root_length if root is None else len(root), status)
+
+
+def own_output(folder: str) -> str:
+    """Return what headrace wrote a folder as: "token cache", "run directory", or "" for none of its own."""
+    for name, (kind, key) in _OWN_OUTPUT.items():
+        try:
+            with open(os.path.join(folder, name), "rb") as file:
+                if key in file.read(_MARKER_BYTES):
+                    return kind
+        except OSError:
+            continue
+    return ""
+
+
+def _common_root(paths: Sequence[str]) -> str:
+    """Return the folder that paths given together are named within, so that their small files can be read together."""
+    places = [_MAGIC.split(os.path.expanduser(path), maxsplit=1)[0] for path in paths]
+    low, high = min(places), max(places)
+    shared = next((at for at, pair in enumerate(zip(low, high, strict=False)) if pair[0] != pair[1]), len(low))
+    return low[: low.rfind("/", 0, shared) + 1]
+
+
+def _expand(path: str, skipped: Counter[str]) -> Iterator[tuple[str, int]]:
+    if os.path.isdir(path):
+        found = False
+        for name in _walk(path, skipped):
+            found = True
+            yield name, len(os.path.join(path, ""))
+        if not found:
+            kinds = ".txt, .md, source code, .jsonl, .parquet, and .gz/.zst/.bz2/.xz of the text ones"
+            raise CorpusError(f"{path}: nothing readable in this folder. headrace reads {kinds}.")
+    elif os.path.exists(path):
+        yield path, len(os.path.dirname(path)) + 1 if os.path.dirname(path) else 0
+    elif glob.has_magic(path):
+        root = len(_MAGIC.split(path, maxsplit=1)[0].rpartition("/")[0]) + 1
+        names = sorted(name for name in glob.iglob(path, recursive=True) if os.path.isfile(name))
+        if not names:
+            raise CorpusError(f"{path}: no file matches this pattern.")
+        root = root if "/" in path else 0
+        yield from ((name, root) for name in _without_own_output(names, path[:root], skipped))
+    else:
+        raise CorpusError(f"{path}: no such file or folder.{_nearest(path)}")
+
+
+def _without_own_output(names: list[str], root: str, skipped: Counter[str]) -> Iterator[str]:
+    @functools.cache
+    def kind_of(folder: str) -> str:
+        """Return what headrace wrote this folder, or one around it, as."""
+        if len(folder) < len(root) or folder == os.path.dirname(folder):
+            return ""
+        return own_output(folder) or kind_of(os.path.dirname(folder))
+
+    for name in names:
+        kind = kind_of(os.path.dirname(name))
+        if kind:
+            skipped[f"file(s) in a {kind} of headrace"] += 1
+        else:
+            yield name
+
+
+def _walk(folder: str, skipped: Counter[str]) -> Iterator[str]:
+    kind = own_output(folder)
+    if kind:
+        raise CorpusError(f"{folder}: a {kind} of headrace, not text. Name the folder that holds the text itself.")
+    excluded = _STDLIB_EXCLUDED if folder == sysconfig.get_paths()["stdlib"] else frozenset[str]()
+    trees = [os.path.realpath(folder)]  # this folder, and what links in it led to
+    for root, folders, names in os.walk(folder, onerror=_refuse_folder, followlinks=True):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not _hidden(name)
+            and not _is_excluded(name, excluded)
+            and _is_text_folder(os.path.join(root, name), trees, skipped)
+        )
+        for name in sorted(names):
+            if _hidden(name):
+                continue
+            if is_readable(name):
+                yield os.path.join(root, name)
+            else:
+                suffix = os.path.splitext(name)[1]
+                skipped[f"file(s) with the suffix {suffix}" if suffix else "file(s) without a suffix"] += 1
+
+
+def _is_text_folder(folder: str, trees: list[str], skipped: Counter[str]) -> bool:
+    kind = own_output(folder)
+    if kind:
+        if not os.path.islink(folder):  # runs/last is one of the others
+            skipped[f"folder(s) that are a {kind} of headrace"] += 1
+        return False
+    if os.path.islink(folder):
+        target = os.path.realpath(folder)
+        if any(_contains(tree, target) or _contains(target, tree) for tree in trees):
+            skipped["link(s) to a folder that is read already"] += 1
+            return False
+        trees.append(target)
+    return True
+
+
+def _contains(tree: str, path: str) -> bool:
+    return os.path.join(path, "").startswith(os.path.join(tree, ""))
+
+
+def _refuse_folder(problem: OSError) -> NoReturn:
+    raise CorpusError(f"{problem.filename}: cannot be read ({problem.strerror}).")
+
+
+def _is_excluded(folder: str, excluded: frozenset[str]) -> bool:
+    return folder in excluded or any(folder.startswith(f"{name}-") for name in excluded)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__pycache__"
+
+
+def _nearest(path: str) -> str:
+    parent = Path(path).parent
+    if not parent.is_dir():
+        return f" The folder {parent} does not exist either."
+    near = difflib.get_close_matches(Path(path).name, os.listdir(parent), n=1)
+    return f" Did you mean {parent / near[0]}?" if near else ""

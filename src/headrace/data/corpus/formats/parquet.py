@@ -1,0 +1,109 @@
+"""Text columns of parquet files, in bounded batches, whatever the file claims about itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from headrace.data.corpus.formats.parquet_pages import page_bytes
+from headrace.errors import CorpusError
+
+BATCH_BYTES = 1 << 20
+MAX_BATCH_ROWS = 1024
+
+
+def row_group_bytes(path: str, column: str) -> list[int]:
+    """Return the uncompressed bytes of the text column in each row group, as the footer claims."""
+    with _opened(path, column) as file:
+        number = _column_number(file, column)
+        groups = range(file.metadata.num_row_groups)
+        return [file.metadata.row_group(group).column(number).total_uncompressed_size for group in groups]
+
+
+def iterate_texts(
+    path: str, column: str, begin: int, end: int, max_page_bytes: int
+) -> Iterator[tuple[int, list[bytes | None]]]:
+    """Yield the texts of row groups [begin, end) as UTF-8 bytes, about a MiB at a time, each batch with the number of
+    its first row in the file; None where a row has no text. Pages that expand beyond a limit are refused unread."""
+    import pyarrow as pa
+
+    with _opened(path, column) as file:
+        metadata = file.metadata
+        number = _column_number(file, column)
+        row = sum(metadata.row_group(group).num_rows for group in range(begin))
+        for group in range(begin, end):
+            facts = metadata.row_group(group)
+            try:
+                expanded = page_bytes(path, facts.column(number))
+                if expanded > max_page_bytes:
+                    raise CorpusError(
+                        f"{path}: row group {group} expands to {expanded >> 20:,} MiB: a decompression bomb? If it is"
+                        " meant to, raise max_expansion of its source."
+                    )
+                row_bytes = expanded / max(facts.num_rows, 1)
+                batch_rows = int(max(1, min(MAX_BATCH_ROWS, BATCH_BYTES / max(row_bytes, 1))))
+                for batch in file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False):
+                    for texts in _bounded(batch.column(0)):
+                        yield row, texts
+                        row += len(texts)
+            except (pa.ArrowException, OSError, ValueError) as problem:
+                raise CorpusError(
+                    f"{path}: damaged or truncated parquet file (row group {group}, after row {row}: {problem})."
+                ) from None
+
+
+def _bounded(values: Any) -> Iterator[list[bytes | None]]:
+    """Decode a batch about a MiB at a time: a few rows of a dictionary may stand for gigabytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_dictionary = pa.types.is_dictionary(values.type)
+    lengths = pc.binary_length(values.dictionary).take(values.indices) if is_dictionary else pc.binary_length(values)
+    stops = np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    start = 0
+    while start < len(values):
+        before = int(stops[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(stops, before + BATCH_BYTES, "right")), start + 1)
+        part = values.slice(start, stop - start)
+        part = part.dictionary_decode() if is_dictionary else part
+        yield part.cast(pa.large_binary()).to_pylist()
+        start = stop
+
+
+def _column_number(file: Any, column: str) -> int:
+    schema = file.metadata.schema
+    return next(i for i in range(file.metadata.num_columns) if schema.column(i).path == column)
+
+
+@contextmanager
+def _opened(path: str, column: str) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pa.OSFile(os.fsencode(path)) as handle:  # as bytes: a path may be anything, and is never an address
+            metadata = pq.read_metadata(handle)
+            _check_column(path, column, metadata.schema.to_arrow_schema())
+            # Without these, pyarrow reads whole column chunks ahead, and writes out what a dictionary stands for.
+            options = {"pre_buffer": False, "buffer_size": 1 << 20, "read_dictionary": [column]}
+            with pq.ParquetFile(handle, metadata=metadata, **options) as file:
+                yield file
+    except (pa.ArrowException, OSError) as problem:
+        raise CorpusError(f"{path}: not a readable parquet file: {problem}") from None
+
+
+def _check_column(path: str, column: str, schema: Any) -> None:
+    import pyarrow as pa
+
+    if column not in schema.names:
+        known = ", ".join(schema.names)
+        raise CorpusError(f"{path}: no column {column!r} (it has: {known}). Name the right one: data.text_field=NAME")
+    kind = schema.field(column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    if not any(test(kind) for test in is_text):
+        raise CorpusError(f"{path}: column {column!r} holds {kind}, not text.")

@@ -1,0 +1,314 @@
+"""An endless stream of rows over one corpus: pass after pass, any row found at once.
+
+All passes are laid end to end on one line of positions. What a position counts depends on the packing: tokens for
+windows, rows for packed documents. A row belongs to the block that holds its last position, and the rows of a block are
+served in a permuted order. Nothing here knows whether the tokens are in the cache already or are being made.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.data.cache.manifest import Cache
+from headrace.data.order.blocks import FIRST_BLOCK_BYTES, SegmentIds, epoch_blocks
+from headrace.data.order.permutation import make_key, permute
+from headrace.data.order.split import Split
+from headrace.errors import UsageError
+
+Rows = npt.NDArray[np.int64]
+KEPT_VIEWS = 3
+STRETCH_ROWS = 8192
+KEPT_STRETCHES = 8
+
+
+@dataclass(frozen=True)
+class Block:
+    """A stretch of a pass whose rows are shuffled together."""
+
+    epoch: int
+    number: int
+    segments: SegmentIds
+    start: int
+    """Position on the endless line where it begins, and where it stops."""
+    stop: int
+    first_row: int
+    stop_row: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Tokens [start, stop) of a segment, and where on the endless line of tokens they stand."""
+
+    segment: int
+    start: int
+    stop: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Ranges of tokens of one segment, in order, and where on the endless line of tokens each stands."""
+
+    segment: int
+    starts: Rows
+    stops: Rows
+    positions: Rows
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Rows of tokens: the first T are inputs, the last T targets."""
+
+    tokens: npt.NDArray[Any]
+    documents: npt.NDArray[np.int32] | None = None
+    """With document packing: which document of its row each input belongs to, from 1; 0 is padding."""
+    mask: npt.NDArray[np.bool_] | None = None
+    """Which targets count; None: all."""
+
+
+class View(Protocol):
+    """The rows of a block, ready to be read. A row is named by its place in the block before shuffling."""
+
+    def gather(self, places: Rows) -> RowBatch: ...
+
+    def trace(self, place: int) -> list[Extent]: ...
+
+
+class Packing(Protocol):
+    """How tokens become rows."""
+
+    sequence_length: int
+    largest_block_bytes: int
+
+    def measure(self, stream: Stream, segment: int) -> int:
+        """How many positions a segment takes."""
+
+    def last_position(self, row: int) -> int:
+        """The position that must be there for a row to be there."""
+
+    def num_rows(self, position: int) -> int:
+        """How many rows are complete before a position."""
+
+    def view(self, stream: Stream, block: Block) -> View: ...
+
+
+class Stream:
+    """Rows of one corpus (or of one source of a mixture) in their order."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        segments: SegmentIds,
+        split: Split,
+        packing: Packing,
+        seed: int,
+        shuffle: bool,
+        first_block_bytes: int = FIRST_BLOCK_BYTES,
+        skipped: dict[int, list[tuple[int, int]]] | None = None,
+    ) -> None:
+        self.cache = cache
+        self.split = split
+        self.packing = packing
+        self.skipped = skipped or {}
+        """Documents to leave out: token ranges by segment."""
+        self.segments = segments
+        self._seed = seed
+        self._shuffle = shuffle
+        self._first_block_bytes = first_block_bytes
+        self._epochs: OrderedDict[int, _Epoch] = OrderedDict()
+        self._views: OrderedDict[tuple[int, int], View] = OrderedDict()
+        self._stretches: OrderedDict[tuple[int, int, int], Rows] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def gather(self, rows: Rows) -> RowBatch:
+        """The rows with these numbers, which must ascend."""
+        parts: list[RowBatch] = []
+        done = 0
+        while done < len(rows):
+            block = self.locate(int(rows[done]))
+            count = int(np.searchsorted(rows[done:], block.stop_row))
+            places = self._shuffled(block, rows[done : done + count])
+            parts.append(self.view(block).gather(places))
+            done += count
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def trace(self, row: int) -> list[Extent]:
+        """Where the tokens of a row come from."""
+        block = self.locate(row)
+        place = int(self._shuffled(block, np.array([row]))[0])
+        return self.view(block).trace(place)
+
+    def locate(self, row: int) -> Block:
+        """The block that a row belongs to."""
+        with self._lock:
+            return self._block_at(self.packing.last_position(row))
+
+    def view(self, block: Block) -> View:
+        """The rows of a block; a few of these are kept, since workers stand at neighbouring places."""
+        with self._lock:
+            name = (block.epoch, block.number)
+            view = self._views.get(name)
+            if view is None:
+                view = self._views[name] = self.packing.view(self, block)
+                while len(self._views) > KEPT_VIEWS:
+                    self._views.popitem(last=False)
+            self._views.move_to_end(name)
+            return view
+
+    def stretches(self, start: int, stop: int) -> Iterator[Stretch]:
+        """Find what stands on the positions [start, stop) of the endless line of tokens (windows only)."""
+        while start < stop:
+            block = self._block_at(start)
+            position = block.start
+            for segment in block.segments.tolist():
+                end = position + self.split.num_tokens(segment)
+                if end > start and position < stop:
+                    firsts, lasts = (bounds.astype(np.int64) for bounds in self.split.ranges(segment))
+                    positions = position + np.cumsum(lasts - firsts) - (lasts - firsts)
+                    shift = firsts - positions
+                    low, high = np.maximum(start, positions), np.minimum(stop, positions + lasts - firsts)
+                    kept = high > low
+                    yield Stretch(segment, (low + shift)[kept], (high + shift)[kept], low[kept])
+                position = end
+            start = block.stop
+
+    def extents(self, start: int, stop: int) -> Iterator[Extent]:
+        """Find the same, one range of tokens at a time."""
+        for stretch in self.stretches(start, stop):
+            for first, last, position in zip(stretch.starts, stretch.stops, stretch.positions, strict=True):
+                yield Extent(stretch.segment, int(first), int(last), int(position))
+
+    def epoch_size(self) -> int:
+        """Positions of one pass; tokenises the whole corpus if that has not been done yet."""
+        with self._lock:
+            return self._epoch(0).size
+
+    def count_rows(self, enough: int) -> int:
+        """Count the rows of the first pass, but no further than `enough`: what lies beyond need not be tokenised."""
+        with self._lock:
+            epoch = self._epoch(0)
+            if epoch.find(self.packing.last_position(enough - 1)) is not None:
+                return enough
+            return self.packing.num_rows(epoch.size)
+
+    def build_order(self) -> Iterator[SegmentIds]:
+        """Blocks of the first pass in the order in which they will be needed."""
+        yield from self._epoch(0).blocks
+
+    def set_skipped(self, skipped: dict[int, list[tuple[int, int]]]) -> None:
+        """Leave out other documents from now on; the order of everything else stays as it is."""
+        with self._lock:
+            self.skipped = skipped
+            self._views.clear()
+
+    def _shuffled(self, block: Block, rows: Rows) -> Rows:
+        """Where rows stand in the block before shuffling. Computed for whole stretches, since rows come in sequence."""
+        places = rows - block.first_row
+        if not self._shuffle:
+            return places
+        first, last = int(places[0]) // STRETCH_ROWS, int(places[-1]) // STRETCH_ROWS
+        parts = [self._stretch(block, number) for number in range(first, last + 1)]
+        stretch = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return stretch[places - first * STRETCH_ROWS]
+
+    def _stretch(self, block: Block, number: int) -> Rows:
+        name = (block.epoch, block.number, number)
+        with self._lock:
+            places = self._stretches.get(name)
+            if places is None:
+                size = block.stop_row - block.first_row
+                asked = np.arange(number * STRETCH_ROWS, min((number + 1) * STRETCH_ROWS, size))
+                places = permute(asked, size, make_key("rows", self._seed, block.epoch, block.number))
+                self._stretches[name] = places
+                while len(self._stretches) > KEPT_STRETCHES:
+                    self._stretches.popitem(last=False)
+            return places
+
+    def _block_at(self, position: int) -> Block:
+        with self._lock:
+            epoch = self._epoch(0)
+            number, before = 0, 0
+            found = epoch.find(position)
+            if found is None:
+                size = epoch.size
+                self._refuse_short(size)
+                number, rest = divmod(position, size)
+                before = number * size
+                epoch = self._epoch(number)
+                found = epoch.find(rest)
+                assert found is not None
+            block, start, stop = found
+            start, stop = before + start, before + stop
+            rows = (self.packing.num_rows(start), self.packing.num_rows(stop))
+            return Block(number, block, epoch.blocks[block], start, stop, *rows)
+
+    def _refuse_short(self, size: int) -> None:
+        if self.packing.num_rows(size) == 0:
+            raise UsageError(
+                f"the sequence length {self.packing.sequence_length} is longer than the corpus part it is used on"
+                f" ({size:,} tokens). Choose a shorter one, another validation fraction, or give it more text."
+            )
+
+    def _epoch(self, number: int) -> _Epoch:
+        epoch = self._epochs.get(number)
+        if epoch is None:
+            blocks = epoch_blocks(
+                self.cache.segments,
+                self.segments,
+                self._seed,
+                number,
+                self._shuffle,
+                self._first_block_bytes,
+                self.packing.largest_block_bytes,
+            )
+            epoch = self._epochs[number] = _Epoch(self, blocks)
+            for old in list(self._epochs)[1:-2]:  # the first is always needed for its size
+                del self._epochs[old]
+        return epoch
+
+
+class _Epoch:
+    """Where the blocks of one pass begin, found out block by block as their sizes become known."""
+
+    def __init__(self, stream: Stream, blocks: list[SegmentIds]) -> None:
+        self.blocks = blocks
+        self._stream = stream
+        self._starts = [0]
+
+    def find(self, position: int) -> tuple[int, int, int] | None:
+        """The block at a position of this pass, with its start and stop; None beyond the end."""
+        while position >= self._starts[-1] and len(self._starts) <= len(self.blocks):
+            self._extend()
+        if position >= self._starts[-1]:
+            return None
+        number = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return number, self._starts[number], self._starts[number + 1]
+
+    @property
+    def size(self) -> int:
+        while len(self._starts) <= len(self.blocks):
+            self._extend()
+        return self._starts[-1]
+
+    def _extend(self) -> None:
+        block = self.blocks[len(self._starts) - 1]
+        self._stream.cache.require(block.tolist())
+        measure = self._stream.packing.measure
+        self._starts.append(self._starts[-1] + sum(measure(self._stream, segment) for segment in block.tolist()))
+
+
+def _joined(parts: list[RowBatch]) -> RowBatch:
+    documents = [part.documents for part in parts if part.documents is not None]
+    masks = [part.mask for part in parts if part.mask is not None]
+    return RowBatch(
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate(documents) if documents else None,
+        np.concatenate(masks) if masks else None,
+    )

@@ -1,0 +1,176 @@
+"""Processes of one group on this machine: started together, watched, and never left behind.
+
+They meet in a file that only this user can read (PyTorch's FileStore), and gloo joins them over the loopback interface:
+no port is open to other machines, and nothing that a stranger could write is read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+import psutil
+
+from headrace.errors import EXIT_STOPPED, TrainingError
+from headrace.machine.signals import on_stop_signals
+
+PINNED = "HEADRACE_PINNED"
+"""Set in the environment: each process keeps to its own group of cores, because nobody else shares them out."""
+STORE = "HEADRACE_STORE"
+"""Set in the environment: the file in which the processes of a group meet. Without it, as torchrun says."""
+WATCHED = "HEADRACE_WATCHED"
+"""Set in the environment: standard input is a pipe that ends when the process which started this one does."""
+POLL_S = 0.05
+PATIENCE_S = 5.0  # for processes to end by themselves, and say why, when one of them has failed
+SAVING_S = 30.0  # from SIGTERM to SIGKILL, once one of them has failed
+
+
+class Processes:
+    """The same command in several processes, each with its rank in the environment, as torchrun would set it.
+
+    >>> with Processes([sys.executable, "-c", "import os; exit(int(os.environ['RANK']))"], 2) as processes:
+    ...     processes.wait()
+    (1, 1)
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        number: int,
+        environment: Mapping[str, str] | None = None,
+        stdout: int | IO[str] | None = None,
+        stderr: int | IO[str] | None = None,
+    ) -> None:
+        self._command, self._number = list(command), number
+        self._environment = {**os.environ, **(environment or {})}
+        self._outputs = (stdout, stderr)
+        self._folder = tempfile.TemporaryDirectory(prefix="headrace-group-")  # mode 0700
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.is_stopping = False
+
+    def __enter__(self) -> Processes:
+        for rank in range(self._number):
+            if self.is_stopping:
+                break
+            variables = {**self._environment, **self._variables(rank)}
+            out, err = self._outputs
+            process = subprocess.Popen(self._command, env=variables, stdin=subprocess.PIPE, stdout=out, stderr=err)
+            self._started.append(process)
+        if self.is_stopping:  # asked while one of them was being made
+            self._send(signal.SIGTERM)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._started:
+            process.kill()
+        for process in self._started:
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+        self._folder.cleanup()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of them were started."""
+        return len(self._started) == self._number
+
+    def stop(self) -> None:
+        """Ask all of them to save and end, also those that are yet to be started. Safe in a signal handler."""
+        self.is_stopping = True
+        self._send(signal.SIGTERM)
+
+    def wait(self, timeout_s: float | None = None) -> tuple[int, int] | None:
+        """Wait until all have ended. Return the rank and exit code of the first that failed, None if all went well.
+
+        Raises TimeoutError if they are not done in time.
+        """
+        began_s = time.monotonic()
+        first: tuple[int, int] | None = None
+        failed_s = 0.0
+        is_asked = False
+        while any(process.poll() is None for process in self._started):
+            time.sleep(POLL_S)
+            now_s = time.monotonic()
+            if timeout_s is not None and now_s - began_s > timeout_s:
+                raise TimeoutError
+            if first is None:
+                first, failed_s = self._failure(), now_s
+            elif not is_asked and now_s - failed_s > PATIENCE_S:
+                self._send(signal.SIGTERM)
+                is_asked = True
+            elif now_s - failed_s > PATIENCE_S + SAVING_S:
+                self._send(signal.SIGKILL)
+        return first or self._failure()
+
+    def _failure(self) -> tuple[int, int] | None:
+        """The rank that failed; one that was killed, if there is one: the others fail because of it."""
+        codes = {rank: process.poll() for rank, process in enumerate(self._started)}
+        failed = [(rank, code) for rank, code in codes.items() if code]
+        return min(failed, key=lambda found: found[1], default=None)
+
+    def _send(self, number: int) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def _variables(self, rank: int) -> dict[str, str]:
+        size = str(self._number)
+        loopback = _loopback_interface()
+        return {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": size,
+            "OMP_NUM_THREADS": self._environment.get("OMP_NUM_THREADS", "1"),  # each sets its own; torch warns without
+            "GLOO_SOCKET_IFNAME": loopback,  # whatever a cluster's profile says: nothing of this leaves the machine
+            "NCCL_SOCKET_IFNAME": loopback,
+            STORE: os.path.join(self._folder.name, "store"),
+            WATCHED: "1",
+        }
+
+
+def end_with_starter() -> None:
+    """In a process that `Processes` started: stop, as if by SIGTERM, when the process that started it is gone."""
+    if WATCHED in os.environ:
+        threading.Thread(target=_wait_for_end_of_starter, name="headrace-starter", daemon=True).start()
+
+
+def _wait_for_end_of_starter() -> None:
+    while os.read(0, 1):  # nothing is ever written: the pipe ends with the last process that could
+        pass
+    shutil.rmtree(os.path.dirname(os.environ[STORE]), ignore_errors=True)  # there is nobody else to do it
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _loopback_interface() -> str:
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == "127.0.0.1" for address in addresses):
+            return str(name)
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
+def launch(num_processes: int, arguments: Sequence[str]) -> int:
+    """Run `headrace ARGUMENTS` in several processes of this machine; return the exit code of the first that failed.
+
+    Each is pinned to its own cores: nobody else shares them out here.
+    """
+    ranks = Processes([sys.executable, "-m", "headrace", *arguments], num_processes, {PINNED: "1"})
+    on_stop_signals(ranks.stop)  # before they exist: a request that comes while they are started is not lost
+    with ranks:
+        failure = ranks.wait()
+    if failure is None:
+        return 0 if ranks.is_complete else EXIT_STOPPED
+    rank, code = failure
+    if code >= 0:
+        return code
+    if ranks.is_stopping and code == -signal.SIGTERM:  # it had not begun to listen to signals
+        return EXIT_STOPPED
+    raise TrainingError(f"rank {rank} was ended by {signal.Signals(-code).name}.")

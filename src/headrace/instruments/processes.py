@@ -1,0 +1,46 @@
+"""How many processes are fastest for a configuration on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.distributed.cores import usable_cores
+from headrace.instruments.scaling import Way, describe_disturbance, scale, ways_for_all
+from headrace.machine.contention import is_disturbed
+from headrace.run.config import Config, RunConfig
+from headrace.run.remembered_scaling import remember_scaling, remembered_scaling
+
+
+def best_processes(config: Config, warn: Callable[[str], None] = lambda text: None) -> int:
+    """Return how many processes `run.processes=auto` means: as before if the run goes on, else as measured here."""
+    before = _recorded_processes(config.run) if config.run.resume else None
+    if before is not None:
+        return before
+    sequences = config.training.batch_size // max(config.training.micro_batch_size, 1)  # or whole micro-batches
+    ways = ways_for_all(len(usable_cores()), sequences)
+    if len(ways) == 1:
+        return ways[0].processes
+    speeds = _known_speeds(remembered_scaling(config))
+    if not speeds.keys() >= set(ways):
+        scaling = scale(config, ways, num_steps=1, num_repeats=2)
+        remember_scaling(config, scaling.as_json(), scaling.taken_percent)
+        if is_disturbed(scaling.taken_percent):
+            warn(describe_disturbance(scaling))
+        speeds = _known_speeds(scaling.as_json())
+    return max(ways, key=lambda way: speeds[way]).processes
+
+
+def _recorded_processes(run: RunConfig) -> int | None:
+    try:
+        saved = json.loads((Path(run.out) / "config.json").read_text(encoding="utf-8"))
+        return int(saved["run"]["processes"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _known_speeds(scaling: dict[str, Any] | None) -> dict[Way, float]:
+    measured = scaling["measured"] if scaling else []
+    return {Way(way["processes"], way["threads"]): way["tokens_per_second"] for way in measured}

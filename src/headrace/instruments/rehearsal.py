@@ -1,0 +1,223 @@
+"""A rehearsal of a run: its network takes steps for a few seconds, some of them without their products."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median_low
+
+import numpy as np
+import torch
+
+from headrace.data.batch import Batch
+from headrace.instruments.dry_steps import WithoutProducts
+from headrace.machine.allocator import release_freed_memory
+from headrace.machine.device import best_device
+from headrace.machine.facts import memory_bytes
+from headrace.models.config import ModelConfig
+from headrace.models.counts import count
+from headrace.models.linear import has_onednn
+from headrace.models.network import build
+from headrace.perf.flops import count_work
+from headrace.perf.predict import ByLayers, Footprint, Rehearsal
+from headrace.training.activations import activation_bytes_per_token
+from headrace.training.autotune import candidate_sizes, choose
+from headrace.training.config import TrainingConfig
+from headrace.training.optimizer import Optimizer
+from headrace.training.step import Execution, TrainStep, accumulate
+
+FEW_LAYERS = 3
+# A third of a second on two cores; what cannot be divided may take twice that.
+QUICK_FLOPS, MOST_FLOPS = 6e10, 1.2e11
+LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_SECONDS = 2, 9, 1.2
+# Memory settles within two or three steps; where one takes long, it has to do.
+MOST_DRY_STEPS, DRY_SECONDS, LONG_DRY_SECONDS = 4, 0.9, 3.0
+CHOOSING_TOKENS, CHOOSING_SECONDS = 256, 0.3
+
+
+def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution) -> tuple[Rehearsal, Footprint]:
+    """Time and memory of the whole network, which has to fit the machine.
+
+    Memory is told by dry steps: it depends on every tensor that comes and goes, so no smaller network tells it. They
+    also pay for fresh memory before anything is timed.
+    """
+    release_freed_memory()
+    runtime_bytes = memory_bytes()
+    stage = _Stage(model, training, execution)
+    most_bytes, largest = 0, max(candidate_sizes(training.batch_size, training.max_length))
+    if not training.micro_batch_size and largest > execution.micro_batch_size:  # training tries them all beforehand
+        stage.take_dry_passes(largest)
+        most_bytes = memory_bytes()
+        release_freed_memory()
+    rows = min(training.batch_size, 2 * execution.micro_batch_size)  # a pass beside the gradients of another takes most
+    if not stage.is_dry:  # one step may have to do, and most is held once there are averages beside the activations
+        stage.take_dry_step(1)
+    began = time.perf_counter()
+    for number in range(MOST_DRY_STEPS):
+        stage.take_dry_step(rows)
+        if time.perf_counter() - began > (DRY_SECONDS if number else LONG_DRY_SECONDS):
+            break
+    grown_bytes = max(most_bytes, memory_bytes()) - runtime_bytes  # freed memory is kept, so these are peaks
+    per_token = activation_bytes_per_token(stage.network, execution.precision)
+    return stage.time_steps(), Footprint(runtime_bytes, per_token, grown_bytes)
+
+
+def rehearse_few_layers(
+    model: ModelConfig, training: TrainingConfig, execution: Execution
+) -> tuple[Rehearsal, Footprint]:
+    """The same of a few layers, for a network that is too large to be built: activations are extended, not measured."""
+    runtime_bytes = memory_bytes()
+    stage = _Stage(model, training, execution, most_layers=FEW_LAYERS)
+    per_token = activation_bytes_per_token(stage.network, execution.precision)
+    per_token *= model.num_layers / stage.network.config.num_layers
+    stage.take_dry_step(1)  # makes the optimizer's state
+    return stage.time_steps(), Footprint(runtime_bytes, per_token)
+
+
+class _Stage:
+    """A network, or the first layers of it, and an optimizer to take steps with."""
+
+    def __init__(
+        self, model: ModelConfig, training: TrainingConfig, execution: Execution, most_layers: int | None = None
+    ) -> None:
+        self._model = model
+        few = _with_layers(model, min(most_layers or model.num_layers, model.num_layers))
+        self.network = build(few).to(best_device())
+        self._blocks = self.network.blocks
+        self._optimizer = Optimizer(self.network, training)
+        self._training = training
+        self._execution = execution
+
+    def take_dry_step(self, rows: int) -> None:
+        """A whole update."""
+        batch = random_batch(self._model, rows, self._training.max_length)
+        with self._dry() as execution:
+            TrainStep(self.network, self._optimizer, execution, 1.0)(batch, 1.0)
+
+    def take_dry_passes(self, rows: int) -> None:
+        """Forward and backward of all rows at once."""
+        batch = random_batch(self._model, rows, self._training.max_length)
+        with self._dry() as execution:
+            execution.apply_to(self.network)
+            at_once = replace(execution, micro_batch_size=rows)
+            accumulate(self.network, batch, at_once, {"forward": 0.0, "backward": 0.0})
+        self.network.zero_grad(set_to_none=True)
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether products can be left out of steps."""
+        return has_onednn() and self._execution.precision == "float32" and best_device().type == "cpu"
+
+    @contextmanager
+    def _dry(self) -> Iterator[Execution]:
+        """Yield the execution with which products are left out, where they can be (training/dry.py)."""
+        if self.is_dry:
+            with WithoutProducts():
+                yield replace(self._execution, use_onednn=True)
+        else:
+            yield self._execution
+
+    def time_steps(self) -> Rehearsal:
+        """Passes and updates in turns, so that noise meets both."""
+        model, length = self._model, self._training.max_length
+
+        def sequence_flops(depth: int) -> float:
+            return length * count(_with_layers(model, depth), length).training_flops_per_token
+
+        def update_flops(depth: int) -> float:
+            return count_work(_with_layers(model, depth), length, 0, self._training.optimizer).phase_flops("optimizer")
+
+        layers = len(self._blocks), model.num_layers
+        passes: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, sequence_flops)}
+        updates: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, update_flops)}
+        size = max(1, min(self._execution.micro_batch_size, int(QUICK_FLOPS / sequence_flops(max(passes)))))
+        batch = random_batch(model, size, length)
+        self._execution.apply_to(self.network)
+        began = time.perf_counter()
+        for number in range(MOST_ROUNDS):
+            has_time = number == 0 or time.perf_counter() - began < ROUNDS_SECONDS
+            if number >= LEAST_ROUNDS and not has_time:
+                break
+            for depth, times in passes.items():
+                times.append(self._time_passes(depth, batch))
+            for depth, times in updates.items() if has_time else ():
+                times.append(self._time_update(depth))
+        return Rehearsal(size, _by_layers(passes), _by_layers(updates))
+
+    def _time_passes(self, depth: int, batch: Batch) -> float:
+        self.network.zero_grad(set_to_none=True)
+        self.network.blocks = self._blocks[:depth]
+        began = time.perf_counter()
+        accumulate(self.network, batch, self._execution, {"forward": 0.0, "backward": 0.0})
+        seconds = time.perf_counter() - began
+        self.network.blocks = self._blocks
+        return seconds
+
+    def _time_update(self, depth: int) -> float:
+        """Of the ends and some of the layers; what the gradients are does not matter."""
+        beyond = set(self._blocks[depth:].parameters())
+        for parameter in self.network.parameters():
+            parameter.grad = None if parameter in beyond else torch.ones_like(parameter)
+        began = time.perf_counter()
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        self._optimizer.step(1.0)
+        if norm.is_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+
+def _by_layers(times: dict[int, list[float]]) -> ByLayers:
+    # Of two passes the faster: the first has kernels to make ready.
+    return ByLayers({depth: median_low(measured) for depth, measured in times.items()})
+
+
+def _quick_depths(num_built: int, num_layers: int, flops: Callable[[int], float]) -> list[int]:
+    """All layers, where that is quick; else none of them and a few, which together tell what the others take."""
+    candidates = [depth for depth in (1, 2, FEW_LAYERS, num_built) if depth <= num_built]
+    deepest = max((depth for depth in candidates if flops(depth) <= MOST_FLOPS), default=1)
+    return [deepest] if deepest == num_layers else [0, deepest]
+
+
+def _with_layers(model: ModelConfig, num_layers: int) -> ModelConfig:
+    return model.model_copy(update={"num_layers": num_layers})
+
+
+def warm_up() -> None:
+    """A step of a tiny network: what torch loads for its first backward pass and optimizer is then there."""
+    model = ModelConfig(d_model=64, num_layers=1, vocab_size=64, context=64)
+    training = TrainingConfig(batch_size=2, max_length=64)
+    network = build(model)
+    for use_onednn in {False, has_onednn()}:
+        execution = Execution(2, use_onednn=use_onednn)
+        TrainStep(network, Optimizer(network, training), execution, 1.0)(random_batch(model, 2, 64), 1.0)
+
+
+def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
+    """As training chooses it, but on few tokens, and with the micro-batch that it would begin with.
+
+    The network has one layer, and its share of the vocabulary: layers and head weigh what they weigh in the whole.
+    """
+    size = training.micro_batch_size or default_micro_batch(training)
+    rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
+    few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
+    small = model.model_copy(update={"num_layers": 1, "vocab_size": max(2, model.vocab_size // model.num_layers)})
+    batch = random_batch(small, rows, training.max_length)
+    chosen = choose(build(small).to(best_device()), batch, few, seconds=CHOOSING_SECONDS)
+    return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
+
+
+def default_micro_batch(training: TrainingConfig, most_tokens: int = 2048) -> int:
+    """A divisor of the batch that is near what training measures to be fastest.
+
+    >>> default_micro_batch(TrainingConfig(batch_size=12, max_length=256))
+    6
+    """
+    sizes = [size for size in range(1, training.batch_size + 1) if training.batch_size % size == 0]
+    return max((size for size in sizes if size * training.max_length <= most_tokens), default=1)
+
+
+def random_batch(model: ModelConfig, rows: int, length: int, seed: int = 0) -> Batch:
+    tokens = np.random.default_rng(seed).integers(0, model.vocab_size, (rows, length + 1))
+    return Batch(0, tokens[:, :-1], tokens[:, 1:])

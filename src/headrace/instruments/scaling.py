@@ -1,0 +1,276 @@
+"""Scale: the same update on 1 to N cores, by threads and by processes; what each reaches, and which is best.
+
+Every way is measured in processes of its own (scale_worker.py), kept to as many cores as it is
+about. Ways take turns, so that a slow minute of the machine hits all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.distributed.cores import usable_cores
+from headrace.distributed.launch import Processes
+from headrace.errors import TrainingError
+from headrace.instruments.rehearsal import default_micro_batch, quick_execution
+from headrace.machine.contention import is_disturbed
+from headrace.perf.scaling import Step, expect
+from headrace.run.config import Config
+from headrace.run.remembered_scaling import FORMAT, vocabulary_of
+from headrace.training.config import TrainingConfig
+
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """How cores are used: so many processes, each with so many threads."""
+
+    processes: int
+    threads: int
+
+    @property
+    def cores(self) -> int:
+        return self.processes * self.threads
+
+    @property
+    def by(self) -> str:
+        return "processes" if self.processes > 1 else "threads"
+
+
+@dataclass
+class Measured:
+    """What a way reached; medians over all its updates."""
+
+    by: str
+    cores: int
+    processes: int
+    threads: int
+    tokens_per_second: float
+    speedup: float
+    """Times one core."""
+    efficiency_percent: float
+    memory_bytes_per_worker: int
+    cpu_cores: float
+    """Processor time over wall time, all workers together."""
+    aggregation_percent: float | None
+    """Share of the time in which gradients were waited for; None with one process, and where it cannot be told."""
+    taken_percent: float | None = None
+    """Share of the processor time that the workers wanted and other programs had; None where it is not known."""
+    expected_speedup: float | None = None
+    """By perf/scaling.py, from the step of one core and the measured all-reduce; for processes."""
+
+
+@dataclass
+class Scaling:
+    """All ways; also what `scale --json` prints."""
+
+    cores: int
+    tokens_per_update: int
+    sharding: str
+    measured: list[Measured]
+    all_reduce_bytes_per_second: float | None
+    measured_at: str
+    failures: list[str] = field(default_factory=list)
+    """Which ways could not be measured, and why."""
+
+    @property
+    def taken_percent(self) -> float:
+        """The worst of all ways."""
+        return max((way.taken_percent or 0.0 for way in self.measured), default=0.0)
+
+    @property
+    def best(self) -> Measured:
+        """Fewer processes, if they are as fast: they take less memory."""
+        return max(self.measured, key=lambda way: (way.tokens_per_second, -way.processes))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self), "best": asdict(self.best)}
+
+
+def ways_to_scale(num_cores: int, batch_size: int) -> list[Way]:
+    """One core, and every number of cores (the powers of two and all, if there are many) by threads and by processes;
+    all of them also by several processes of several threads.
+
+    >>> [(way.processes, way.threads) for way in ways_to_scale(4, 12)]
+    [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2)]
+    """
+    ways = [Way(1, 1)]
+    for cores in _counts(num_cores)[1:]:
+        ways.append(Way(1, cores))
+        if batch_size % cores == 0:
+            ways.append(Way(cores, 1))
+    return ways + [way for way in ways_for_all(num_cores, batch_size) if way not in ways]
+
+
+def ways_for_all(num_cores: int, batch_size: int) -> list[Way]:
+    """All cores: one process with all of them, up to one for each.
+
+    >>> [(way.processes, way.threads) for way in ways_for_all(4, 12)]
+    [(1, 4), (2, 2), (4, 1)]
+    """
+    divisors = [n for n in _counts(num_cores) if num_cores % n == 0 and batch_size % n == 0]
+    return [Way(n, num_cores // n) for n in divisors]
+
+
+def _counts(num_cores: int) -> list[int]:
+    if num_cores <= 4:
+        return list(range(1, num_cores + 1))
+    powers = [1 << n for n in range(num_cores.bit_length())]
+    return sorted({*powers, num_cores})
+
+
+def scale(
+    config: Config,
+    ways: Sequence[Way],
+    num_steps: int = 2,
+    num_repeats: int = 3,
+    on_run: Callable[[Way, int], None] = lambda way, repeat: None,
+) -> Scaling:
+    """Measure the ways. The first must be one core if speedups are to be of one core; they are of the first."""
+    job = _job(config, num_steps)
+    seen: dict[Way, list[list[dict[str, Any]]]] = {way: [] for way in ways}
+    failures: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="headrace-scale-") as folder:
+        for repeat in range(num_repeats):
+            for way in list(seen):
+                on_run(way, repeat)
+                try:
+                    seen[way].append(_run(way, job, Path(folder)))
+                except TrainingError as problem:
+                    if way == ways[0]:  # what the others are compared with
+                        raise
+                    del seen[way]
+                    failures.append(str(problem))
+    measured = [_summary(way, runs, job["tokens"]) for way, runs in seen.items()]
+    first = measured[0]
+    for found in measured:
+        found.speedup = found.tokens_per_second / first.tokens_per_second
+        found.efficiency_percent = 100 * found.speedup * first.cores / found.cores
+    rates = [run[0]["all_reduce_bytes_per_second"] for way, runs in seen.items() for run in runs if way.processes > 1]
+    rate = statistics.median(rates) if rates else None
+    if rate is not None and ways[0] == Way(1, 1):
+        _add_expectations(measured, _step_of(seen[ways[0]], job), rate)
+    return Scaling(
+        cores=max(way.cores for way in ways),
+        tokens_per_update=job["tokens"],
+        sharding=config.run.sharding,
+        measured=measured,
+        all_reduce_bytes_per_second=rate,
+        measured_at=time.strftime("%Y-%m-%d %H:%M"),
+        failures=failures,
+    )
+
+
+def _job(config: Config, num_steps: int) -> dict[str, Any]:
+    """What all ways have in common: the network, the batch, and how it is computed."""
+    model, training = config.model.model_copy(), config.training
+    model.vocab_size = vocabulary_of(config)
+    model.context = model.context or training.max_length
+    execution = quick_execution(model, training)
+    return {
+        "model": model.model_dump(),
+        "training": training.model_dump(),
+        "sharding": config.run.sharding,
+        "timeout_seconds": config.run.timeout_seconds,
+        "execution": asdict(execution),
+        "num_steps": num_steps,
+        "tokens": training.batch_size * training.max_length,
+    }
+
+
+def _run(way: Way, job: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """What each worker of a way saw, by rank."""
+    training = {**job["training"], "batch_size": job["training"]["batch_size"] // way.processes}
+    execution = {**job["execution"], "threads": way.threads, "micro_batch_size": _micro_batch_size(training)}
+    cores = usable_cores()[: way.cores]
+    path = folder / "job.json"
+    path.write_text(json.dumps({**job, "training": training, "execution": execution, "cores": cores}))
+    command = [sys.executable, "-m", "headrace.instruments.scaling_worker", str(path)]
+    with open(folder / "errors.txt", "w+") as errors:
+        try:
+            threads = {"OMP_NUM_THREADS": str(way.threads)}
+            with Processes(command, way.processes, threads, stdout=subprocess.DEVNULL, stderr=errors) as workers:
+                failure = workers.wait(TIMEOUT_S)
+        except TimeoutError:
+            raise TrainingError(f"{_name(way)}: not measured within {TIMEOUT_S:.0f} s. Take a smaller batch.") from None
+        if failure is not None:
+            errors.seek(0)
+            last = [line for line in errors if "Error" in line or "error:" in line]
+            why = last[0].strip() if last else "killed, perhaps for want of memory"
+            raise TrainingError(f"{_name(way)}: could not be measured: {why}")
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(way.processes)]
+
+
+def _micro_batch_size(training: dict[str, Any]) -> int:
+    return int(training["micro_batch_size"] or default_micro_batch(TrainingConfig(**training)))
+
+
+def _name(way: Way) -> str:
+    return f"{way.processes} process(es) x {way.threads} thread(s)"
+
+
+def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measured:
+    """Rank 0's clock for the update, which all end together; memory and processor time of all workers.
+
+    Runs that other programs disturbed count only where there are no others.
+    """
+    runs = [run for run in runs if not is_disturbed(_taken_percent(run))] or runs
+    step_s = statistics.median(step for run in runs for step in run[0]["steps_s"])
+    waits = [wait for run in runs for worker in run for wait in worker["aggregation_s"]]
+    return Measured(
+        by=way.by,
+        cores=way.cores,
+        processes=way.processes,
+        threads=way.threads,
+        tokens_per_second=tokens / step_s,
+        speedup=1.0,
+        efficiency_percent=100.0,
+        memory_bytes_per_worker=max(worker["peak_memory_bytes"] for run in runs for worker in run),
+        cpu_cores=statistics.median(sum(worker["cpu_cores"] for worker in run) for run in runs),
+        aggregation_percent=100 * statistics.median(waits) / step_s if waits else None,
+        taken_percent=max((taken for run in runs if (taken := _taken_percent(run)) is not None), default=None),
+    )
+
+
+def _taken_percent(run: list[dict[str, Any]]) -> float | None:
+    """The worst of the workers: the others wait for it."""
+    return max((worker["taken_percent"] for worker in run if worker["taken_percent"] is not None), default=None)
+
+
+def _step_of(runs: list[list[dict[str, Any]]], job: dict[str, Any]) -> Step:
+    """The update on one core, as the model of scaling wants it."""
+    middle = {
+        stage: statistics.median(run[0]["stages_s"][stage] for run in runs)
+        for stage in ("forward", "backward", "optimizer")
+    }
+    training, first = job["training"], runs[0][0]
+    return Step(
+        passes_s=middle["forward"] + middle["backward"],
+        backward_s=middle["backward"],
+        optimizer_s=middle["optimizer"],
+        num_micro_batches=training["batch_size"] // _micro_batch_size(training),
+        gradient_bytes=first["gradient_bytes"],
+        last_bytes=first["last_gradient_bytes"],
+    )
+
+
+def _add_expectations(measured: list[Measured], step: Step, bytes_per_second: float) -> None:
+    for way in measured:
+        if way.processes > 1 and way.threads == 1:
+            way.expected_speedup = expect(step, way.processes, bytes_per_second).speedup
+
+
+def describe_disturbance(scaling: Scaling) -> str:
+    return (
+        f"other programs had the processor for up to {scaling.taken_percent:.0f}% of the time, so that this measurement"
+        " says little and is not remembered. Measure again with `headrace scale` when the machine is quiet."
+    )

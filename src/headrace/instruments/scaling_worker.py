@@ -1,0 +1,100 @@
+"""One worker of `headrace scale`: takes a few updates as training would, and writes down what they took.
+
+    python -m headrace.instruments.scaling_worker JOB.json      # in each process of machine/launch.py
+
+Each rank writes rank-R.json beside the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.distributed.cores import core_group, stay_on
+from headrace.distributed.group import Group, join
+from headrace.distributed.launch import end_with_starter
+from headrace.distributed.replicas import share_out
+from headrace.instruments.rehearsal import random_batch
+from headrace.machine.allocator import keep_freed_memory
+from headrace.machine.contention import ProcessorTime
+from headrace.machine.facts import cpu_seconds, peak_memory_bytes
+from headrace.models.config import ModelConfig
+from headrace.models.network import build
+from headrace.perf.scaling import ring_bytes
+from headrace.training.config import TrainingConfig
+from headrace.training.optimizer import Optimizer
+from headrace.training.step import Execution, TrainStep
+
+NUM_ALL_REDUCES = 3
+
+
+def main() -> None:
+    end_with_starter()
+    job = json.loads(Path(sys.argv[1]).read_text())
+    rank, num_processes = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    stay_on(core_group(job["cores"], rank, num_processes))
+    torch.set_num_threads(job["execution"]["threads"])
+    keep_freed_memory()
+    group = join(job["timeout_seconds"])
+    result = measure(job, group)
+    Path(sys.argv[1]).with_name(f"rank-{rank}.json").write_text(json.dumps(result))
+    group.wait_for_all("waiting for the others to be measured")
+    group.close()
+
+
+def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
+    """Updates of this rank's rows, the first of which pays for fresh memory and is not counted."""
+    model, training = ModelConfig(**job["model"]), TrainingConfig(**job["training"])
+    execution = Execution(**job["execution"])
+    network = build(model, training.seed)
+    gradient_bytes = sum(parameter.nbytes for parameter in network.parameters())
+    last_gradient_bytes = network.embedding.weight.nbytes
+    execution.apply_to(network)
+    replica = share_out(network, group, job["sharding"])
+    step = TrainStep(network, Optimizer(network, training), execution, training.gradient_clip, group, replica)
+    batch = random_batch(model, training.batch_size, training.max_length, seed=group.rank)
+    step(batch, 0.01)
+    steps_s: list[float] = []
+    stages: list[dict[str, float]] = []
+    began_s, cpu_began_s, processor_began = time.perf_counter(), cpu_seconds(), ProcessorTime.now()
+    for _ in range(job["num_steps"]):
+        step_began_s = time.perf_counter()
+        stages.append(step(batch, 0.01).seconds)
+        steps_s.append(time.perf_counter() - step_began_s)
+    wall_s = time.perf_counter() - began_s
+    return {
+        "steps_s": steps_s,
+        "stages_s": {stage: sum(seconds[stage] for seconds in stages) / len(stages) for stage in stages[0]},
+        "aggregation_s": [seconds["aggregation"] for seconds in stages if "aggregation" in seconds],
+        "cpu_cores": (cpu_seconds() - cpu_began_s) / wall_s,
+        "taken_percent": ProcessorTime.now().taken_percent_since(processor_began),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "gradient_bytes": gradient_bytes,
+        "last_gradient_bytes": last_gradient_bytes,
+        "all_reduce_bytes_per_second": _all_reduce_rate(gradient_bytes, group),
+    }
+
+
+def _all_reduce_rate(num_bytes: int, group: Group) -> float | None:
+    """Bytes that this rank sends in a second while all gradients are averaged and nothing else is done."""
+    if group.world_size == 1:
+        return None
+    import torch.distributed
+
+    gradients = torch.zeros(num_bytes // 4)
+    torch.distributed.all_reduce(gradients)
+    began_s = time.perf_counter()
+    for _ in range(NUM_ALL_REDUCES):
+        torch.distributed.all_reduce(gradients)
+    seconds = (time.perf_counter() - began_s) / NUM_ALL_REDUCES
+    return ring_bytes(group.world_size, num_bytes) / seconds
+
+
+if __name__ == "__main__":
+    main()

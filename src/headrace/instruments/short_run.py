@@ -1,0 +1,79 @@
+"""A tryout: a candidate is trained for some seconds, to tell how fast it is and how much it learns."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from headrace.data.cache.byte_counts import bytes_per_id
+from headrace.instruments.rehearsal import default_micro_batch
+from headrace.perf.loss_law import Exposure
+from headrace.run.config import Config
+from headrace.run.pretraining import Pretraining
+
+UNEVEN_STEPS = 3  # at the start: fresh memory
+
+
+@dataclass(frozen=True)
+class Tryout:
+    """A candidate that was trained for some seconds."""
+
+    config: Config
+    exposure: Exposure
+    seconds_per_token: float
+    evaluation_s: float
+    bits_per_byte: float
+    precision: str
+    matmul: str
+    """How its steps were computed, in the words of the config."""
+
+    def as_json(self) -> dict[str, Any]:
+        model, training = self.config.model, self.config.training
+        return {
+            "d_model": model.d_model,
+            "num_layers": model.num_layers,
+            "tokenizer": self.config.data.tokenizer,
+            "batch_size": training.batch_size,
+            "parameters": self.exposure.parameters,
+            "tokens": self.exposure.tokens,
+            "tokens_per_second": 1 / self.seconds_per_token,
+            "bits_per_byte": self.bits_per_byte,
+        }
+
+
+def try_out(candidate: Config, seconds: float, train_bytes: float, before: Tryout | None = None) -> Tryout:
+    """A whole small run, with its schedule drawn together: what it comes to in so many seconds.
+
+    With a trial `before`, steps are computed as they were in that one: measuring the fastest way takes a while, too.
+    """
+    config = candidate.model_copy(deep=True)
+    training = config.training
+    training.max_minutes, training.max_steps, training.num_epochs = seconds / 60, 0, 0
+    training.evaluate_every = training.save_every = 1 << 30  # only at the end
+    training.micro_batch_size = training.micro_batch_size or default_micro_batch(training)
+    if before is not None:
+        training.precision, training.matmul = before.precision, before.matmul  # type: ignore[assignment]
+    config.model.vocab_size = 0  # as many as the tokenizer finds
+    with tempfile.TemporaryDirectory() as folder:
+        config.run.out = f"{folder}/run"
+        with Pretraining(config) as pretraining:
+            steps = list(pretraining.steps())
+            seen = next(pretraining.loader).targets.astype(np.int64)
+            bytes_per_token = float(bytes_per_id(pretraining.loader.cache)[seen].mean())
+    run, counts = pretraining.run, pretraining.counts
+    working = [info.step_s - info.seconds["evaluation"] - info.seconds["checkpointing"] for info in steps]
+    loss = run.validation_bits_per_byte
+    if loss is None:  # nothing is kept for validation
+        loss = (run.train_loss or 0.0) / math.log(2) / bytes_per_token
+    resolved = pretraining.config.training
+    vocab_size = pretraining.config.model.vocab_size
+    exposure = Exposure(counts.num_parameters, vocab_size, run.tokens, train_bytes / bytes_per_token, bytes_per_token)
+    step_s = median(working[UNEVEN_STEPS:] or working)
+    evaluation_s = run.seconds["evaluation"] + run.seconds["checkpointing"]
+    seconds_per_token = step_s / training.batch_size / training.max_length
+    return Tryout(candidate, exposure, seconds_per_token, evaluation_s, loss, resolved.precision, resolved.matmul)

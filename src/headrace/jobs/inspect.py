@@ -1,0 +1,15 @@
+"""Look into a token cache: what it holds, whether it is whole, and where any batch comes from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from headrace.data.cache.manifest import Cache
+from headrace.data.loader import Loader
+
+
+def explain_step(cache: Cache, step: int, **loader_options: Any) -> list[dict[str, Any]]:
+    """Where the rows of a step come from."""
+    with Loader(cache, prefetch_batches=0, **loader_options) as loader:
+        return [asdict(trace) for trace in loader.explain(step)]

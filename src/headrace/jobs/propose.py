@@ -1,0 +1,300 @@
+"""Propose: the network, batch and token count that should reach the lowest loss in a given time on this machine.
+
+Some candidates are trained for seconds each. Two laws (perf/hour.py, perf/loss_law.py), fitted to their speed and loss,
+say which candidate to try next and, in the end, which should be best after the whole time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+from headrace.data.corpus.segments import plan_segments
+from headrace.errors import UsageError
+from headrace.instruments.short_run import Tryout, try_out
+from headrace.machine.hardware import available_memory_bytes
+from headrace.models.counts import count
+from headrace.perf.hour import (
+    Pace,
+    Prospect,
+    batch_size_for,
+    expected_bytes_per_token,
+    fit_pace,
+    flops_per_token,
+    foresee,
+    length_for,
+    shapes,
+    vocabularies_for,
+)
+from headrace.perf.loss_law import Law
+from headrace.run.config import Config, Layers
+from headrace.run.corpus import expected_vocabulary, training_sources
+from headrace.run.memory import count_memory
+from headrace.training.step import Execution
+from headrace.units import human_count, human_time
+
+TRIALS_SHARE, MOST_TRIALS_S, MOST_TRIALS = 0.2, 150.0, 7
+LEAST_TRIAL_S, TRIAL_OVERHEAD_S = 1.0, 2.5
+SCOUTS = (4e5, 3e6)  # parameters of the first two, which tell how fast small and larger networks are here
+SCOUT_TOKENS = 3e6  # that their batches are made for
+UNLIKE = 1.25  # a next trial has other tokens, or this much more or fewer parameters than those before
+MEMORY_SHARE = 0.8  # of what is free
+EVALUATIONS = 10  # of a run, with a sample and a checkpoint each
+
+
+@dataclass
+class Proposal:
+    """Also what `plan --minutes --json` prints."""
+
+    config: Config
+    minutes: float
+    prospect: Prospect
+    trials: list[Tryout]
+    planning_s: float
+    assumptions: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        exposure = self.prospect.exposure
+        return {
+            "config": self.config.model_dump(exclude={"run"}),
+            "minutes": self.minutes,
+            "parameters": exposure.parameters,
+            "tokens": round(exposure.tokens),
+            "epochs": exposure.epochs,
+            "tokens_per_second": self.prospect.tokens_per_second,
+            "bits_per_byte": self.prospect.bits_per_byte,
+            "planning_seconds": self.planning_s,
+            "trials": [trial.as_json() for trial in self.trials],
+            "assumptions": self.assumptions,
+        }
+
+
+def propose(given: Layers, minutes: float, show: Callable[[Tryout], None] = lambda _: None) -> Proposal:
+    """Try candidates for a share of the time, then say which is best. What is given in a config stays as it is.
+
+    >>> layers = Layers()                                                       # doctest: +SKIP
+    >>> layers.add({"data.sources": ["corpus.txt"]}, "the call")                # doctest: +SKIP
+    >>> propose(layers, minutes=60).config.model.d_model                        # doctest: +SKIP
+    """
+    search = Search(given, minutes)
+    began = time.perf_counter()
+    budget_s = min(TRIALS_SHARE * 60 * minutes, MOST_TRIALS_S)
+    trial_s = max(LEAST_TRIAL_S, budget_s / MOST_TRIALS - TRIAL_OVERHEAD_S)
+    while (config := search.next_to_try()) is not None:
+        spent_s = time.perf_counter() - began
+        if len(search.trials) >= len(SCOUTS) and spent_s + trial_s + TRIAL_OVERHEAD_S > budget_s:
+            break
+        trial = try_out(config, trial_s, search.train_bytes, search.nearest_trial(config))
+        search.add(trial)
+        show(trial)
+    config, prospect = search.best()
+    proposal = Proposal(config, minutes, prospect, search.trials, time.perf_counter() - began)
+    proposal.assumptions = _assumptions(proposal, trial_s)
+    return proposal
+
+
+class Search:
+    """The candidates, what is known of the corpus, and what the trials so far say."""
+
+    def __init__(self, given: Layers, minutes: float) -> None:
+        self._given, self._minutes = given, minutes
+        self.trials: list[Tryout] = []
+        self._misfit: UsageError | None = None
+        base = _without_shape(given)
+        sources = training_sources(base)
+        # Of text, also where files are compressed.
+        corpus_bytes = sum(segment.nbytes for segment in plan_segments(sources))
+        self.train_bytes = corpus_bytes * (1 - base.data.validation_fraction)
+        self._candidates = self._make_candidates(base, corpus_bytes)
+
+    def add(self, trial: Tryout) -> None:
+        """Take note of a trial; also of how many tokens its tokenizer really has."""
+        self.trials.append(trial)
+        if "model.vocab_size" in self._given.values:
+            return
+        for config in (*self._candidates, trial.config):
+            if config.data.tokenizer == trial.config.data.tokenizer:
+                config.model.vocab_size = trial.exposure.vocab_size
+
+    def nearest_trial(self, config: Config) -> Tryout | None:
+        """The one most like it in size, whose way of computing should be the fastest here too. None at first."""
+        if len(self.trials) < len(SCOUTS):
+            return None
+        return min(self.trials, key=lambda trial: abs(math.log(_parameters(trial.config) / _parameters(config))))
+
+    def next_to_try(self) -> Config | None:
+        """First a small and a larger network, to see how fast they are; then what looks best and is unlike those."""
+        tried = [trial.config for trial in self.trials]
+        unlike = [config for config in self._candidates if all(_is_unlike(config, other) for other in tried)]
+        if not unlike or len(self.trials) >= MOST_TRIALS:
+            return None
+        if len(tried) < len(SCOUTS):
+            wanted = math.log(SCOUTS[len(tried)])
+            config = min(unlike, key=lambda config: abs(math.log(_parameters(config)) - wanted))
+            return self._with_batch(config, batch_size_for(SCOUT_TOKENS, config.training.max_length))
+        config, prospect = self._best_of(unlike)
+        return self._with_batch(config, prospect.batch_size)
+
+    def best(self) -> tuple[Config, Prospect]:
+        """Among candidates whose tokens have been tried."""
+        known = {trial.config.data.tokenizer for trial in self.trials}
+        config, prospect = self._best_of([c for c in self._candidates if c.data.tokenizer in known])
+        return self._with_batch(config, prospect.batch_size), prospect
+
+    def _best_of(self, candidates: list[Config]) -> tuple[Config, Prospect]:
+        pace = fit_pace([_pace_of(trial) for trial in self.trials])
+        law = Law().fitted([(trial.exposure, trial.bits_per_byte) for trial in self.trials])
+        found = [(config, self._foresee(config, pace, law)) for config in candidates]
+        return min(found, key=lambda one: one[1].bits_per_byte)
+
+    def _foresee(self, config: Config, pace: Pace, law: Law) -> Prospect:
+        per_token = self._bytes_per_token(config)
+        evaluating_s = EVALUATIONS * median(trial.evaluation_s for trial in self.trials)
+        seconds = max(0.5 * 60 * self._minutes, 60 * self._minutes - evaluating_s)
+        given_batch = config.training.batch_size if "training.batch_size" in self._given.values else 0
+        training = config.training
+        unique_tokens = self.train_bytes / per_token
+        return foresee(
+            config.model,
+            training.max_length,
+            training.optimizer,
+            unique_tokens,
+            per_token,
+            seconds,
+            pace,
+            law,
+            given_batch,
+        )
+
+    def _bytes_per_token(self, config: Config) -> float:
+        for trial in self.trials:
+            if trial.config.data.tokenizer == config.data.tokenizer:
+                return trial.exposure.bytes_per_token
+        is_small = config.data.tokenizer in ("byte", "char")
+        return 1.0 if is_small else expected_bytes_per_token(config.model.vocab_size)
+
+    def _make_candidates(self, base: Config, corpus_bytes: float) -> list[Config]:
+        """Every shape with every vocabulary, as far as the given values leave a choice; only what fits the memory."""
+        proposed: list[dict[str, Any]] = [
+            {
+                "data.tokenizer": f"bpe:{size}",
+                "model.vocab_size": size,
+                "model.d_model": width,
+                "model.num_layers": layers,
+            }
+            for size in vocabularies_for(corpus_bytes)
+            for width, layers in shapes()
+        ]
+        if base.data.tokenizer or base.model.vocab_size:
+            spec = base.data.tokenizer or f"bpe:{base.model.vocab_size}"
+            size = base.model.vocab_size or expected_vocabulary(spec)
+            proposed = [{**values, "data.tokenizer": spec, "model.vocab_size": size} for values in proposed]
+        free = MEMORY_SHARE * available_memory_bytes()
+        distinct: dict[str, Config] = {}
+        for values in proposed:
+            config = self._build(values)
+            if config is not None and count_memory(config, Execution(1), 0).total <= free:
+                distinct[config.model_dump_json()] = config
+        if not distinct and self._misfit is not None:
+            raise self._misfit
+        if not distinct:
+            kept = ", ".join(self._given.values) or "nothing"
+            raise UsageError(f"no network fits both the memory and what is given ({kept}). Leave more of it open.")
+        return list(distinct.values())
+
+    def _build(self, values: dict[str, Any]) -> Config | None:
+        """The given values over the proposed ones; None where they do not go together."""
+        layers = Layers()
+        layers.add({"training.max_length": length_for(self._minutes)}, "plan")
+        layers.add(values, "plan")
+        layers.add(self._given.values, "given")
+        only_minutes = {"training.max_minutes": self._minutes, "training.max_steps": 0, "training.num_epochs": 0}
+        layers.add(only_minutes, "--minutes")
+        try:
+            config = layers.build()
+        except UsageError as problem:
+            self._misfit = problem
+            return None
+        model = config.model
+        model.num_heads, model.d_ff = model.heads, model.feed_forward
+        model.context = model.context or config.training.max_length
+        return config
+
+    def _with_batch(self, config: Config, batch_size: int) -> Config:
+        config = config.model_copy(deep=True)
+        if "training.batch_size" not in self._given.values:
+            config.training.batch_size = batch_size
+        return config
+
+
+def _without_shape(given: Layers) -> Config:
+    """What is given of the text and its tokens; the rest need only go with some candidate, not with the defaults."""
+    layers = Layers()
+    about_text = {key: value for key, value in given.values.items() if key.startswith("data.") or "vocab" in key}
+    layers.add(about_text, "given")
+    layers.origins = given.origins
+    return layers.build()
+
+
+def _parameters(config: Config) -> int:
+    return count(config.model, config.training.max_length).num_parameters
+
+
+def _is_unlike(config: Config, other: Config) -> bool:
+    ratio = _parameters(config) / _parameters(other)
+    return config.data.tokenizer != other.data.tokenizer or not 1 / UNLIKE < ratio < UNLIKE
+
+
+def _pace_of(trial: Tryout) -> tuple[float, int, float]:
+    model, training = trial.config.model, trial.config.training
+    batch_tokens = training.batch_size * training.max_length
+    flops = flops_per_token(model, training.max_length, batch_tokens, training.optimizer)
+    return flops, model.num_layers, trial.seconds_per_token
+
+
+def _assumptions(proposal: Proposal, trial_s: float) -> list[str]:
+    exposure = proposal.prospect.exposure
+    texts = [
+        f"{len(proposal.trials)} trials of {human_time(trial_s)} tell the speed, and by a scaling law (docs/metrics.md)"
+        f" what the loss will be after {proposal.minutes:g} minutes",
+        "training has this machine to itself, as the trials had; planning is not part of the minutes",
+        "the learning rate and schedule are the defaults, at which the law was fitted",
+    ]
+    if exposure.epochs > 1:
+        texts.append(
+            f"the corpus comes {exposure.epochs:.1f} times: {human_count(exposure.tokens)} tokens are worth"
+            f" {human_count(exposure.useful_tokens)} fresh ones, and a larger network would learn more of it by heart"
+        )
+    return texts
+
+
+def write_plan(proposal: Proposal, path: Path) -> None:
+    """The whole config as YAML, which `headrace train` takes; never over another file."""
+    values = proposal.config.model_dump(exclude={"run"})
+    values["data"]["sources"] = [_absolute(source) for source in values["data"]["sources"]]
+    exposure = proposal.prospect.exposure
+    lines = [
+        f"Proposed by headrace plan --minutes {proposal.minutes:g}: {human_count(exposure.parameters)} parameters,"
+        f" about {human_count(exposure.tokens)} tokens, expected {proposal.prospect.bits_per_byte:.2f} bits per byte.",
+        *(f"Assumed: {text}." for text in proposal.assumptions),
+    ]
+    text = "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(values, sort_keys=False)
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path}: exists already. Choose another --out.") from None
+    except OSError as problem:
+        raise UsageError(f"{path}: cannot be written ({problem.strerror}).") from None
+
+
+def _absolute(source: Any) -> Any:
+    """So that the config can be run from any folder."""
+    return str(Path(source).resolve()) if isinstance(source, str) else source

@@ -1,1 +1,0 @@
-"""One file per job, wiring the parts. Read these first."""

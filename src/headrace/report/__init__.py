@@ -1,0 +1,26 @@
+"""Report: run directories become one page that tells what happened, where the time went, and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.report.html import as_html
+from headrace.report.markdown import as_markdown
+from headrace.report.read import read_run
+from headrace.report.sections import all_sections
+
+
+def report(folders: Sequence[Path | str], markdown: bool = False) -> str:
+    """The report on one run, or on several overlaid, as one self-contained HTML page or as Markdown.
+
+    >>> page = report(["runs/last"])   # doctest: +SKIP
+    """
+    runs = [read_run(Path(folder)) for folder in folders]
+    if len({run.name for run in runs}) < len(runs):
+        for run in runs:
+            run.name = str(run.folder)
+    title = "headrace: " + ", ".join(run.name for run in runs)
+    notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    write = as_markdown if markdown else as_html
+    return write(title, notes, all_sections(runs))

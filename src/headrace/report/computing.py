@@ -1,0 +1,134 @@
+"""Sections on what the machine did: FLOPs, roofline, memory, scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.perf.flops import PHASES, least_traffic
+from headrace.perf.memory import room_for
+from headrace.perf.roofline import Point, attainable, roofline_points
+from headrace.report.blocks import Bar, Block, Chart, Paragraph, Series, Table
+from headrace.report.read import RunRecord
+from headrace.units import human_bytes, human_count, human_percent, human_rate
+
+SCALING_HEADINGS = (
+    "processes x threads", "tokens/s", "times the first", "expected", "efficiency", "memory each", "aggregation",
+)  # fmt: skip
+
+
+def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    scatter: list[Series] = []
+    rows = []
+    for run in runs:
+        blocks.append(_flops_table(run, len(runs) > 1))
+        for point in _points(run):
+            label = f"{run.name}: {point.name}" if len(runs) > 1 else point.name
+            scatter.append(Series(label, [(point.intensity, point.achieved_flops / 1e9)], is_scatter=True))
+            share = human_percent(100 * point.achieved_flops / point.attainable_flops)
+            limit = f"{human_rate(point.attainable_flops)} ({point.bound})"
+            rows.append([label, f"{point.intensity:.1f}", human_rate(point.achieved_flops), limit, share])
+    if not scatter:
+        return [*blocks, Paragraph("No roofline: the peak or the memory bandwidth of the machine is unknown.")]
+    roof = _roof(next(run for run in runs if _points(run)), scatter)
+    chart = Chart("Roofline", "FLOPs for each byte moved", "GFLOP/s", [roof, *scatter], is_logarithmic=True)
+    headings = ["stage", "FLOP/byte", "achieved", "attainable (bound by)", "of attainable"]
+    return [*blocks, chart, Table(headings, rows)]
+
+
+def _flops_table(run: RunRecord, is_named: bool) -> Table:
+    total = sum(run.work.phase_flops(phase) for phase in PHASES)
+    rows = []
+    for part, phases in run.work.flops.items():
+        mine = sum(phases.values())
+        parameters = human_count(run.work.counts.parameters[part])
+        cells = [human_count(phases[phase]) if phases[phase] else "·" for phase in PHASES]
+        rows.append([part, parameters, *cells, human_percent(100 * mine / total)])
+    sums = [human_count(run.work.phase_flops(phase)) for phase in PHASES]
+    rows.append(["in all", human_count(run.work.counts.num_parameters), *sums, "100%"])
+    return Table([run.name if is_named else "matrix FLOPs of an update", "parameters", *PHASES, "share"], rows)
+
+
+def _points(run: RunRecord) -> list[Point]:
+    bandwidth, peak = run.environment.get("memory_bandwidth"), run.peak_flops
+    per_token = run.environment.get("activation_bytes_per_token")
+    if not bandwidth or not peak or per_token is None:
+        return []
+    kept = per_token * run.tokens_per_step
+    traffic = least_traffic(run.work, run.num_micro_batches, kept, run.training["optimizer"])
+    seconds = {stage: value / len(run.metrics) for stage, value in run.seconds.items()}
+    return roofline_points(run.work.timed_flops, traffic, seconds, peak, bandwidth)
+
+
+def _roof(run: RunRecord, scatter: list[Series]) -> Series:
+    """The two roofs, from left of the first point to right of the last."""
+    peak, bandwidth = float(run.peak_flops or 0), float(run.environment["memory_bandwidth"])
+    intensities = [series.points[0][0] for series in scatter]
+    ridge = peak / bandwidth
+    ends = (min([*intensities, ridge]) / 3, ridge, max([*intensities, ridge]) * 3)
+    return Series("measured roofs", [(x, attainable(x, peak, bandwidth) / 1e9) for x in ends])
+
+
+def memory(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    for run in runs:
+        parts = run.environment.get("memory_parts")
+        total, peak = run.machine_memory_bytes, run.peak_memory_bytes
+        if parts:
+            bars = [(name, float(size), human_bytes(size)) for name, size in parts.items()]
+            blocks.append(Bar(f"{run.name}: {human_bytes(sum(parts.values()))} by count", bars))
+        rows = [[name, human_bytes(size)] for name, size in (parts or {}).items()]
+        rows.append(["measured peak of the process", human_bytes(peak)])
+        rows.append(["memory of the machine", "unknown" if total is None else human_bytes(total)])
+        blocks.append(Table([run.name if len(runs) > 1 else "part", "bytes"], rows))
+        if parts and total is not None:
+            growing = parts["activations"] + parts.get("fragmentation", 0)
+            blocks.append(Paragraph(_room(run, growing, 0.9 * total / run.num_processes - peak)))
+    return blocks
+
+
+def _room(run: RunRecord, growing: int, free: float) -> str:
+    """What each process could still take, and what for; `growing`: what grows with the micro-batch."""
+    if free <= 0:
+        return "No headroom: this run takes more than 90% of the machine's memory."
+    factor = room_for(growing, free)
+    now, most = run.training["micro_batch_size"], run.training["batch_size"] // run.num_processes
+    size = min(most, int(factor * now))
+    use = f"micro-batches of {size:,} sequences instead of {now:,}, or " if size > now else ""
+    each = "" if run.num_processes == 1 else " for each process"
+    return (
+        f"Headroom{each}: {human_bytes(free)} below 90% of the machine. Enough for {use}sequences up to"
+        f" {factor:,.1f} times as long."
+    )
+
+
+def scaling(runs: Sequence[RunRecord]) -> list[Block]:
+    """Whole updates by threads and processes, and matrix products by threads, where they were measured."""
+    blocks = [Table(SCALING_HEADINGS, _updates(run)) for run in runs if run.environment.get("scaling")]
+    return [*blocks, *_products(runs)]
+
+
+def _updates(run: RunRecord) -> list[list[str]]:
+    return [
+        [
+            f"{way['processes']} x {way['threads']}",
+            f"{way['tokens_per_second']:,.0f}",
+            f"{way['speedup']:.2f}",
+            "" if way["expected_speedup"] is None else f"{way['expected_speedup']:.2f}",
+            human_percent(way["efficiency_percent"]),
+            human_bytes(way["memory_bytes_per_worker"]),
+            "" if way["aggregation_percent"] is None else human_percent(way["aggregation_percent"]),
+        ]
+        for way in run.environment["scaling"]["measured"]
+    ]
+
+
+def _products(runs: Sequence[RunRecord]) -> list[Block]:
+    machine = next((run.environment["machine"] for run in runs if run.environment.get("machine")), None)
+    if machine is None:
+        return [Paragraph("Not measured. `headrace scale` measures updates on 1 to all cores.")]
+    rows: list[list[str]] = []
+    for precision, rates in sorted(machine["measurements"]["matmul_flops"].items()):
+        base = rates[min(rates, key=int)]
+        rows += [[precision, n, human_rate(rates[n]), f"{rates[n] / base:.2f}"] for n in sorted(rates, key=int)]
+    return [Table(["matrix products", "threads", "rate", "times one thread"], rows)]

@@ -1,0 +1,84 @@
+"""A report as Markdown, for issues, commits and terminals; charts become a few rows of figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import singledispatch
+
+from headrace.report.blocks import Bar, Block, Chart, Paragraph, Pipeline, Quote, Section, Table, Tiles
+from headrace.report.progress import thin
+
+CHART_ROWS = 8
+
+
+def as_markdown(title: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
+    parts = [f"# {plain(title)}", *(f"> {plain(note)}" for note in notes)]
+    for section in sections:
+        parts.append(f"## {section.title}")
+        parts += [text for text in map(render, section.blocks) if text]
+    return "\n\n".join(parts) + "\n"
+
+
+def plain(text: str) -> str:
+    """Text that means nothing to Markdown or HTML.
+
+    >>> plain("a|b <b> [x](y)")
+    'a\\\\|b \\\\<b\\\\> \\\\[x\\\\](y)'
+    """
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings)]
+    body = [[plain(cell) for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [[plain(h) for h in lines[0]], lines[1], *body])
+
+
+@singledispatch
+def render(block: Block) -> str:
+    raise TypeError(block)
+
+
+@render.register
+def _(block: Paragraph) -> str:
+    return f"**{plain(block.text)}**" if block.is_key else plain(block.text)
+
+
+@render.register
+def _(block: Tiles) -> str:
+    return table(["", "", ""], block.tiles)
+
+
+@render.register
+def _(block: Table) -> str:
+    return table(block.headings, block.rows)
+
+
+@render.register
+def _(block: Chart) -> str:
+    rows = [
+        [series.name, f"{x:,.4g}", f"{y:,.4g}"] for series in block.series for x, y in thin(series.points, CHART_ROWS)
+    ]
+    return table([block.title, block.x_label, block.y_label], rows)
+
+
+@render.register
+def _(block: Bar) -> str:
+    return table([block.title, ""], [[name, label] for name, _, label in block.parts])
+
+
+@render.register
+def _(block: Pipeline) -> str:
+    rows = []
+    for stage in block.stages:
+        figures = ", ".join(f"{name} {value}" for name, value in stage.figures)
+        rows.append([stage.name, figures, "bottleneck" if stage.is_slow else ""])
+    return table(["stage", "figures", ""], rows)
+
+
+@render.register
+def _(block: Quote) -> str:
+    longest = max((len(run) for run in re.findall(r"`+", block.text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{plain(block.label)}:\n\n{fence}text\n{block.text}\n{fence}"

@@ -1,0 +1,122 @@
+"""Sections on what changed while a run went on: loss, speed, waiting, processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from headrace.perf import speed
+from headrace.report.blocks import Block, Chart, Paragraph, Series, Table
+from headrace.report.read import RunRecord
+from headrace.units import human_percent, human_time
+
+MAX_POINTS = 160
+TABLE_ROWS = 12
+
+Value = Callable[[RunRecord, dict[str, Any]], float | None]
+
+
+def thin(points: Sequence[tuple[float, float]], most: int = MAX_POINTS) -> list[tuple[float, float]]:
+    """Means of neighbours, so that no more than `most` points are left.
+
+    >>> thin([(1, 2.0), (2, 4.0), (3, 6.0), (4, 8.0)], most=2)
+    [(1.5, 3.0), (3.5, 7.0)]
+    """
+    size = -(-len(points) // most) or 1
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def over_steps(
+    runs: Sequence[RunRecord], title: str, label: str, value: Value, suffix: str = "", starts_at_zero: bool = True
+) -> Chart:
+    """One line for each run."""
+    lines = []
+    for run in runs:
+        points = [(float(line["step"]), y) for line in run.metrics if (y := value(run, line)) is not None]
+        lines.append(Series(f"{run.name}{suffix}", thin(points)))
+    return Chart(title, "step", label, [line for line in lines if line.points], starts_at_zero=starts_at_zero)
+
+
+def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
+    loss = over_steps(runs, "Loss", "nats per token", lambda _, line: line["loss"], ", training", False)
+    validation = over_steps(runs, "", "", lambda _, line: line.get("validation_loss"), ", validation")
+    both = Chart(loss.title, loss.x_label, loss.y_label, [*loss.series, *validation.series])
+    rate = over_steps(runs, "Learning rate", "", lambda _, line: line["learning_rate"])
+    throughput = over_steps(runs, "Throughput", "tokens/s while training", _training_rate)
+    norm = over_steps(runs, "Gradient norm", "", lambda _, line: None if line.get("skipped") else line["gradient_norm"])
+    skipped = [(run.name, sum(bool(line.get("skipped")) for line in run.metrics)) for run in runs]
+    notes = [Paragraph(f"{name}: {number} update(s) skipped: not finite.") for name, number in skipped if number]
+    return [both, throughput, rate, norm, *notes]
+
+
+def _training_rate(run: RunRecord, line: dict[str, Any]) -> float:
+    """Tokens of a step over its time without evaluation and saving, which come rarely and would hide the rest."""
+    pauses = line["seconds"].get("evaluation", 0.0) + line["seconds"].get("checkpointing", 0.0)
+    return speed.tokens_per_second(run.tokens_per_step, line["step_s"] - pauses)
+
+
+def data_wait(runs: Sequence[RunRecord]) -> list[Block]:
+    def share(_: RunRecord, line: dict[str, Any]) -> float:
+        return speed.wait_share(line["seconds"]["data wait"], line["step_s"])
+
+    grades = [
+        Paragraph(f"{run.name}: {human_percent(wait)} of a step (median), {speed.data_wait_grade(wait)}.", is_key=True)
+        for run in runs
+        for wait in [run.data_wait_percent]
+    ]
+    depth = over_steps(runs, "Batches ready", "batches", lambda _, line: line.get("queue_depth"))
+    return [*grades, over_steps(runs, "Data wait", "% of the step", share), depth]
+
+
+def cpu_use(runs: Sequence[RunRecord]) -> list[Block]:
+    lines = []
+    for run in runs:
+        timed = [line for line in run.metrics if "cpu_s" in line]
+        points = [
+            (float(after["step"]), _per_second(before, after, "cpu_s"))
+            for before, after in pairwise(timed)
+            if after["cpu_s"] >= before["cpu_s"]  # a resumed run counts from nothing again
+        ]
+        if points:
+            lines.append(Series(run.name, thin(points, 60)))
+    means = [
+        Paragraph(f"{run.name}: {'unknown' if run.cpu_cores is None else f'{run.cpu_cores:.2f}'} cores on average.")
+        for run in runs
+    ]
+    return [*means, Chart("Processor use", "step", "cores", lines, starts_at_zero=True)] if lines else [*means]
+
+
+def _per_second(before: dict[str, Any], after: dict[str, Any], key: str) -> float:
+    return float((after[key] - before[key]) / max(after["elapsed_s"] - before["elapsed_s"], 1e-3))
+
+
+def loss_table(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    for run in runs:
+        evaluated = [line for line in run.metrics if line.get("validation_loss") is not None]
+        chosen = evaluated or run.metrics
+        every = -(-len(chosen) // TABLE_ROWS)
+        lines = [run.metrics[0], *chosen[every - 1 :: every], chosen[-1]]
+        rows = [_row(line) for number, line in enumerate(lines) if number == 0 or line is not lines[number - 1]]
+        headings = ["step", "time", "training loss", "validation", "bits per byte", "learning rate", "tokens/s"]
+        blocks.append(Table([f"{run.name}: step" if len(runs) > 1 else "step", *headings[1:]], rows))
+        by_source: dict[str, float | None] = run.last("validation_loss_by_source") or {}
+        if by_source:
+            losses = [[name, "none" if loss is None else f"{loss:.4f}"] for name, loss in by_source.items()]
+            blocks.append(Table([f"{run.name}: source" if len(runs) > 1 else "source", "validation"], losses))
+    return blocks
+
+
+def _row(line: dict[str, Any]) -> list[str]:
+    validation, bits = line.get("validation_loss"), line.get("validation_bits_per_byte")
+    return [
+        f"{line['step']:,}",
+        human_time(line["elapsed_s"]),
+        "not finite" if line["loss"] is None else f"{line['loss']:.4f}",
+        "" if validation is None else f"{validation:.4f}",
+        "" if bits is None else f"{bits:.3f}",
+        f"{line['learning_rate']:.2e}",
+        f"{line['tokens_per_second']:,.0f}" if "tokens_per_second" in line else "",
+    ]

@@ -1,0 +1,305 @@
+"""What a report says: each section a function from runs to blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.perf import speed
+from headrace.perf.advice import advise
+from headrace.report.blocks import Bar, Block, Paragraph, Pipeline, Quote, Section, Stage, Table, Tiles
+from headrace.report.computing import flops_and_roofline, memory, scaling
+from headrace.report.progress import cpu_use, data_wait, loss_progression, loss_table
+from headrace.report.read import RunRecord
+from headrace.units import human_bytes, human_count, human_percent, human_rate, human_time
+
+NOT_KNOWN = "unknown"
+HARDWARE = ("SIMD", "caches", "memory bandwidth", "accelerators")
+
+
+def all_sections(runs: Sequence[RunRecord]) -> list[Section]:
+    """In the order in which a person asks."""
+    contents: list[tuple[str, str, Callable[[Sequence[RunRecord]], list[Block]]]] = [
+        ("performance", "Performance", performance),
+        ("bottleneck", "Bottleneck", bottleneck),
+        ("recommendations", "What would make it faster", recommendations),
+        ("loss", "Loss", loss_progression),
+        ("pipeline", "Pipeline", pipeline),
+        ("time", "Where the time went", time_breakdown),
+        ("flops", "FLOPs and roofline", flops_and_roofline),
+        ("wait", "Data wait", data_wait),
+        ("memory", "Memory", memory),
+        ("cpu", "Processor", cpu_use),
+        ("corpus", "Tokenisation and chunking", corpus),
+        ("samples", "Samples", samples),
+        ("progress", "Loss in figures", loss_table),
+        ("scaling", "Scaling", scaling),
+        ("configuration", "Configuration and machine", configuration),
+    ]
+    return [Section(key, title, make(runs)) for key, title, make in contents]
+
+
+def performance(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    for run in runs:
+        if len(runs) > 1:
+            blocks.append(Paragraph(run.name, is_key=True))
+        blocks.append(Tiles(_tiles(run)))
+    return blocks
+
+
+def _tiles(run: RunRecord) -> list[tuple[str, str, str]]:
+    wait, validation, bits = run.data_wait_percent, run.last("validation_loss"), run.last("validation_bits_per_byte")
+    rate = speed.tokens_per_second(run.tokens, run.elapsed_s)
+    cores = run.cpu_cores
+    return [
+        ("tokens/s", f"{rate:,.0f}", f"{human_count(run.tokens)} tokens in {human_time(run.elapsed_s)}"),
+        ("of measured peak", human_percent(run.percent_of_peak), f"peak {human_rate(run.peak_flops)}"),
+        ("training loss", _loss(run.last("loss")), f"{_loss(run.metrics[0]['loss'])} at the start"),
+        (
+            "validation loss",
+            NOT_KNOWN if validation is None else f"{validation:.4f}",
+            "" if bits is None else f"{bits:.3f} bits per byte",
+        ),
+        ("data wait", human_percent(wait), speed.data_wait_grade(wait)),
+        ("peak memory", human_bytes(run.peak_memory_bytes), f"of {_machine_memory(run)}"),
+        ("processor", NOT_KNOWN if cores is None else f"{cores:.1f} cores", f"{run.training['threads']} threads"),
+        ("parameters", human_count(run.work.counts.num_parameters), f"{run.metrics[-1]['step']:,} steps"),
+    ]
+
+
+def _loss(value: float | None) -> str:
+    return NOT_KNOWN if value is None else f"{value:.4f}"
+
+
+def _machine_memory(run: RunRecord) -> str:
+    return NOT_KNOWN if run.machine_memory_bytes is None else human_bytes(run.machine_memory_bytes)
+
+
+def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    for run in runs:
+        found = run.bottleneck
+        name = f"{run.name}: {found.name}" if len(runs) > 1 else found.name.capitalize()
+        evidence = found.evidence[0].upper() + found.evidence[1:]
+        blocks += [Paragraph(f"{name}.", is_key=True), Paragraph(f"{evidence}. {found.remedy}")]
+    return blocks
+
+
+def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
+    """What was measured comes before what is only predicted, each by its gain."""
+    measured: list[tuple[float, list[str]]] = []
+    predicted: list[tuple[float, list[str]]] = []
+    for run in runs:
+        name = [run.name] if len(runs) > 1 else []
+        measured += [(gain, [*name, *row]) for gain, row in _measured_gains(run)]
+        predicted += [(gain, [*name, *row]) for gain, row in _predicted_gains(run)]
+    rows = [row for part in (measured, predicted) for _, row in sorted(part, key=lambda one: -one[0])]
+    if not rows:
+        return [Paragraph("Nothing in the breakdown of this run promises more than 1%.")]
+    headings = ["try", "gain", "changes the result", "because"]
+    blocks: list[Block] = [Table([*(["run"] if len(runs) > 1 else []), *headings], rows)]
+    note = "Predicted gains come from the shares of the time, as upper bounds."
+    if any(run.tuning is None for run in runs):
+        note += " headrace tune --run RUN measures what would be gained."
+    return [*blocks, Paragraph(note)]
+
+
+def _measured_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
+    """What `headrace tune --run` found to be faster."""
+    return [
+        (
+            found["gain_percent"],
+            [
+                ", ".join(f"{key}={value}" for key, value in found["changes"].items()),
+                f"measured: {found['gain_percent']:.1f}% ± {found['spread_percent']:.1f}",
+                "yes" if found["changes_result"] else "no",
+                found["note"] or "tried by headrace tune, on top of what it took before",
+            ],
+        )
+        for found in _measured(run)
+        if found["gain_percent"] > found["spread_percent"]
+    ]
+
+
+def _predicted_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
+    """What the breakdown promises, of what was not measured."""
+    known = {key for found in _measured(run) for key in found["changes"]}
+    often = {stage: run.steps_between(stage) for stage in ("evaluation", "checkpointing")}
+    return [
+        (
+            advice.gain_percent,
+            [
+                advice.title,
+                f"predicted: up to {advice.gain_percent:.0f}%",
+                "yes" if advice.changes_result else "no",
+                advice.why,
+            ],
+        )
+        for advice in advise(run.shares, run.percent_of_peak, run.training, often)
+        if advice.key not in known
+    ]
+
+
+def _measured(run: RunRecord) -> list[dict[str, Any]]:
+    """What `headrace tune --run` has a figure for."""
+    return [found for found in (run.tuning or {}).get("findings", []) if found["gain_percent"] is not None]
+
+
+def pipeline(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    for run in runs:
+        if len(runs) > 1:
+            blocks.append(Paragraph(run.name, is_key=True))
+        blocks.append(Pipeline(_stages(run)))
+    return blocks
+
+
+def _stages(run: RunRecord) -> list[Stage]:
+    corpus, data, last = run.corpus, run.config["data"], run.metrics[-1]
+    per_step = {share.stage: share.seconds / len(run.metrics) for share in run.shares}
+    slow = run.bottleneck.name
+    depths = [line["queue_depth"] for line in run.metrics if "queue_depth" in line]
+    loader_cpu = last.get("loader_cpu_s")
+    text, tokens = [("text", NOT_KNOWN)], []
+    if corpus:
+        text = [("text", human_bytes(corpus["bytes"])), ("documents", f"{corpus['documents']:,}")]
+        tokens = [("tokens", human_count(corpus["tokens"])), ("bytes a token", f"{corpus['bytes_per_token']:.2f}")]
+    queue = [
+        ("depth", f"{sum(depths) / len(depths):.1f} of {last['queue_limit']}" if depths else NOT_KNOWN),
+        ("buffer", human_bytes(last["buffered_bytes"]) if "buffered_bytes" in last else NOT_KNOWN),
+        ("wait", human_percent(run.data_wait_percent)),
+    ]
+    computing = per_step.get("forward", 0.0) + per_step.get("backward", 0.0)
+    evaluated = run.steps_between("evaluation")
+    return [
+        Stage("Corpus", text),
+        Stage("Tokenizer", [("kind", str(data["tokenizer"])), *tokens]),
+        Stage(
+            "Workers",
+            [
+                ("threads", str(data["num_workers"])),
+                ("processor", NOT_KNOWN if loader_cpu is None else f"{loader_cpu:.2f} s in all"),
+            ],
+        ),
+        Stage("Queue", queue, slow == "data wait"),
+        Stage(
+            "Forward and backward",
+            [
+                ("micro-batches", f"{run.num_micro_batches}, of {run.training['micro_batch_size']} sequences"),
+                ("a step", _milliseconds(computing)),
+            ],
+            slow.startswith("computing"),
+        ),
+        Stage(
+            "Optimizer",
+            [("kind", str(run.training["optimizer"])), ("a step", _milliseconds(per_step.get("optimizer", 0.0)))],
+            slow == "optimizer",
+        ),
+        Stage(
+            "Evaluation, checkpoints",
+            [
+                ("a step", _milliseconds(per_step.get("evaluation", 0.0) + per_step.get("checkpointing", 0.0))),
+                ("evaluated", "never" if evaluated is None else f"every {evaluated:,} steps"),
+            ],
+            slow in ("evaluation", "checkpointing"),
+        ),
+    ]
+
+
+def time_breakdown(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    for run in runs:
+        parts = [(share.stage, share.seconds, f"{share.percent:.1f}%") for share in run.shares]
+        blocks.append(Bar(f"{run.name}: {human_time(run.elapsed_s)}", parts))
+        per_epoch = run.steps_per_epoch
+        rows = []
+        for share in run.shares:
+            mean = share.seconds / len(run.metrics)
+            epoch = NOT_KNOWN if per_epoch is None else human_time(mean * per_epoch)
+            rows.append([share.stage, _milliseconds(mean), epoch, f"{share.seconds:,.2f} s", f"{share.percent:.1f}%"])
+        total = run.elapsed_s / len(run.metrics)
+        whole = NOT_KNOWN if per_epoch is None else human_time(total * per_epoch)
+        rows.append(["in all", _milliseconds(total), whole, f"{run.elapsed_s:,.2f} s", "100.0%"])
+        blocks.append(Table(["stage", "per step", "per epoch", "in all", "share"], rows))
+    return blocks
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
+
+
+def corpus(runs: Sequence[RunRecord]) -> list[Block]:
+    rows: dict[str, list[str]] = {}
+    for number, run in enumerate(runs):
+        for name, value in _corpus_facts(run).items():
+            rows.setdefault(name, [NOT_KNOWN] * len(runs))[number] = value
+    return [Table(["", *(run.name for run in runs)], [[name, *values] for name, values in rows.items()])]
+
+
+def _corpus_facts(run: RunRecord) -> dict[str, str]:
+    facts = {"tokenizer": str(run.config["data"]["tokenizer"])}
+    if run.corpus:
+        c, cut = run.corpus, run.corpus["chunking"]
+        facts |= {
+            "vocabulary": f"{c['tokenizer']['vocab_size']:,} tokens",
+            "text": human_bytes(c["bytes"]),
+            "tokens": f"{c['tokens']:,} ({c['bytes_per_token']:.2f} bytes each)",
+            "documents": f"{c['documents']:,}",
+            "document length (least, mean, most)": f"{cut['shortest']:,} / {cut['mean']:,.0f} / {cut['longest']:,}",
+            "packing": f"{cut['packing']}, sequences of {cut['sequence_length']:,}",
+            "sequences": f"{cut['sequences_after']:,}",
+            "documents split": f"{cut['documents_split']:,}",
+            "padding": f"{cut['padding']:,} places ({cut['fill_percent']:.2f}% filled)",
+        }
+        facts |= {f"noticed: {kind.replace('_', ' ')}": f"{number:,}" for kind, number in c["noticed"].items()}
+    if run.ledger:
+        ledger = {key: sum(part[key] for part in run.ledger) for key in ("trained", "carried", "dropped", "tokens")}
+        facts["a pass: trained + carried + dropped"] = (
+            f"{ledger['trained']:,} + {ledger['carried']:,} + {ledger['dropped']:,} = {ledger['tokens']:,}"
+        )
+        facts["passes so far"] = f"{run.tokens / max(ledger['tokens'], 1):.2f}"
+    return facts
+
+
+def _hardware(run: RunRecord) -> dict[str, str]:
+    """What `headrace machine` had found out before the run."""
+    hardware = (run.environment.get("machine") or {}).get("hardware")
+    bandwidth = run.environment.get("memory_bandwidth")
+    facts = {"memory bandwidth": f"{bandwidth / 1e9:,.1f} GB/s"} if bandwidth else {}
+    if hardware:
+        caches = ", ".join(f"{name} {human_bytes(size)}" for name, size in hardware["caches_bytes"].items())
+        facts |= {"SIMD": " ".join([hardware["simd"], *hardware["fast_formats"]]), "caches": caches or NOT_KNOWN}
+        facts["accelerators"] = ", ".join(hardware["accelerators"]) or "none"
+    return facts
+
+
+def samples(runs: Sequence[RunRecord]) -> list[Block]:
+    blocks: list[Block] = []
+    for run in runs:
+        chosen = run.samples[:1] + run.samples[1:][-1:]
+        for (step, text), when in zip(chosen, ("before", "after"), strict=False):
+            blocks.append(Quote(f"{run.name}, {when}: step {step:,}", text))
+    return blocks or [Paragraph("No samples were written.")]
+
+
+def configuration(runs: Sequence[RunRecord]) -> list[Block]:
+    """Values that differ between runs come first."""
+    keys = sorted({(section, key) for run in runs for section, values in run.config.items() for key in values})
+    rows = []
+    for section, key in keys:
+        values = [str(run.config.get(section, {}).get(key, NOT_KNOWN)) for run in runs]
+        rows.append([f"{section}.{key}", *values])
+    rows.sort(key=lambda row: len(set(row[1:])) == 1)
+    machine = [
+        [name, *(str(run.environment.get(name, NOT_KNOWN)) for run in runs)]
+        for name in ("processor", "cores", "threads", "platform", "python")
+    ]
+    machine.append(["memory", *map(_machine_memory, runs)])
+    machine.append(["measured peak", *(human_rate(run.peak_flops) for run in runs)])
+    machine += [[name, *(_hardware(run).get(name, NOT_KNOWN) for run in runs)] for name in HARDWARE]
+    for package in sorted({name for run in runs for name in run.environment.get("versions", {})}):
+        versions = (run.environment.get("versions", {}).get(package, NOT_KNOWN) for run in runs)
+        machine.append([package, *versions])
+    headings = ["", *(run.name for run in runs)]
+    return [Table(headings, machine), Table(headings, rows)]

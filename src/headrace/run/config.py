@@ -1,0 +1,175 @@
+"""A whole configuration: sections, presets, files and overrides, and where every value came from."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from headrace.data.config import DataConfig
+from headrace.data.corpus.sources import Source
+from headrace.errors import UsageError
+from headrace.models.config import ModelConfig
+from headrace.training.config import TrainingConfig
+
+
+class RunConfig(BaseModel):
+    """Where results go, and in how many processes."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
+
+    out: str = ""
+    """The run directory; empty: runs/ and the time."""
+    resume: bool | Annotated[str, Field(pattern=r"^(auto|last|best|step-\d{8,})$")] = False
+    """true: continue from the last checkpoint, an error without a run. auto: continue if the run directory has a
+    checkpoint, else begin. best or step-00000100: continue from that checkpoint; later steps are done again."""
+    force: bool = False
+    """Start even where the memory that is free is predicted not to be enough."""
+    processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = 1
+    """Processes on this machine that train together; auto: as many as are measured to be fastest, each with its share
+    of the cores. torchrun's number, under torchrun. For the command line: from Python, start by torchrun."""
+    sharding: Literal["ddp", "fsdp"] = "ddp"
+    """ddp: every process has the whole model. fsdp: each has its piece of the model and of the optimizer's state."""
+    timeout_seconds: float = Field(default=300, gt=0, le=10_000_000)
+    """How long a process waits for the others before it gives up."""
+    tensorboard: bool = False
+    """Write TensorBoard event files too (needs the extra `tensorboard`)."""
+
+
+class Config(BaseModel):
+    """Everything that a run depends on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    run: RunConfig = Field(default_factory=RunConfig)
+
+
+# Names that people know from elsewhere.
+ALIASES = {
+    f"training.{name}": f"data.{name}" for name in ("prefetch_batches", "num_workers", "shuffle", "queue_capacity")
+}
+SECTIONS: dict[str, type[BaseModel]] = {
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "data": DataConfig,
+    "run": RunConfig,
+}
+
+
+@dataclass
+class Layers:
+    """Values by dotted key, the later layers over the earlier, each with where it was set."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def add(self, values: dict[str, Any], origin: str) -> None:
+        """A mapping of sections (nested) or of dotted keys."""
+        for key, value in _flatten(values, origin).items():
+            name = ALIASES.get(key, key)
+            if name not in all_keys():
+                raise UsageError(f"{key}: unknown key ({origin}).{nearest_hint(key)}")
+            self.values[name] = value
+            self.origins[name] = origin if name == key else f"{origin}, as {key}"
+
+    def build(self) -> Config:
+        """Validate everything at once; the first problem is an error that names key, value, place and nearest key."""
+        nested: dict[str, dict[str, Any]] = {}
+        for key, value in self.values.items():
+            section, _, name = key.partition(".")
+            nested.setdefault(section, {})[name] = value
+        try:
+            return Config.model_validate(nested)
+        except ValidationError as problem:
+            raise UsageError(self._complaint(problem)) from None
+
+    def _complaint(self, problem: ValidationError) -> str:
+        first = problem.errors()[0]
+        key = ".".join(str(part) for part in first["loc"][:2])
+        origin = self.origins.get(key, "")
+        where = f" ({origin[:200]})" if origin else ""
+        message = first["msg"].removeprefix("Value error, ")
+        if key in self.values:
+            return f"{key}: {_shown(self.values[key])}{where}: {message}"
+        places = [f"{name} was set by {o}" for name, o in self.origins.items() if name.startswith(f"{key}.")]
+        return f"{key}: {message}" + (f" ({'; '.join(places[:4])})" if places else "")
+
+
+def _flatten(values: dict[str, Any], origin: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in ((str(key), value) for key, value in values.items()):
+        if "." in key:
+            flat[key] = value
+        elif key not in SECTIONS:
+            hint = _section_hint(key, value)
+            raise UsageError(f"{key[:80]}: unknown section ({origin}). Sections are {', '.join(SECTIONS)}.{hint}")
+        elif not isinstance(value, dict):
+            raise UsageError(f"{key}: a section holds keys, not {_shown(value)} ({origin})")
+        else:
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+    return flat
+
+
+def all_keys() -> list[str]:
+    return [f"{section}.{name}" for section, kind in SECTIONS.items() for name in kind.model_fields]
+
+
+def is_text(key: str) -> bool:
+    """Tell whether a key takes text as it is written; `[]` stands for the items of a list.
+
+    >>> is_text("training.prompt"), is_text("data.sources[].path"), is_text("training.seed")
+    (True, True, False)
+    """
+    return key in _TEXT_KEYS
+
+
+def _text_keys() -> set[str]:
+    keys = {
+        f"{section}.{name}"
+        for section, kind in SECTIONS.items()
+        for name, field in kind.model_fields.items()
+        if field.annotation in (str, str | None)
+    }
+    for sources in ("data.sources", "data.validation_sources"):
+        named = [name for name, field in Source.model_fields.items() if field.annotation is str]
+        keys |= {f"{sources}[]", *(f"{sources}[].{name}" for name in (*named, "path", "path[]"))}
+    return keys
+
+
+_TEXT_KEYS = _text_keys()
+
+
+def nearest_hint(key: str) -> str:
+    """Suggest what a key was meant to be: one of that name in any section, else the nearest as a whole."""
+    known = [*all_keys(), *ALIASES]
+    last = key.rpartition(".")[2]
+    candidates = [name for name in known if name.rpartition(".")[2] == last]
+    if not candidates and "." not in key:
+        candidates = difflib.get_close_matches(key, SECTIONS, 1) or [name for name in SECTIONS if key.startswith(name)]
+    if not candidates:
+        candidates = [name for name in known if difflib.get_close_matches(last, [name.rpartition(".")[2]], 1, 0.75)]
+    near = difflib.get_close_matches(key, candidates or known, 1, cutoff=0.0 if candidates else 0.7)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def _section_hint(key: str, value: Any) -> str:
+    """Suggest a section by its name, or by the keys that stand in it."""
+    hint = nearest_hint(key)
+    if hint or not isinstance(value, dict):
+        return hint
+    section, kind = max(SECTIONS.items(), key=lambda item: len(item[1].model_fields.keys() & value.keys()))
+    return f" Did you mean {section}?" if kind.model_fields.keys() & value.keys() else ""
+
+
+def _shown(value: Any) -> str:
+    """Show a value in a message, however large it is."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:200]}…"

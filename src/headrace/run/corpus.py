@@ -1,0 +1,139 @@
+"""The text of a configuration: prepared once for all processes, and read by loaders for training and validation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from headrace.data.cache.manifest import Cache
+from headrace.data.cache.open import VALIDATION
+from headrace.data.corpus.sources import Source, as_sources, standard_library
+from headrace.data.loader import Loader
+from headrace.data.prepare import plan, prepare, prepare_share
+from headrace.data.tokens.tokenizers import Tokenizer
+from headrace.distributed.group import Group
+from headrace.errors import UsageError
+from headrace.run.config import Config
+from headrace.units import parse_bytes
+
+
+def training_sources(config: Config) -> list[Source]:
+    for source in config.data.sources:
+        if isinstance(source, str) and Cache.is_cache(Path(source)):
+            raise UsageError(
+                f"{source}: a token cache, not text. To train on it, name its text and its tokenizer too:"
+                f" headrace train TEXT data.tokenizer={Cache.open(Path(source)).tokenizer.spec} data.cache_dir={source}"
+            )
+    return config.data.apply_options(as_sources(list(config.data.sources) or standard_library()))
+
+
+def tokenizer_spec(config: Config) -> str:
+    """As given, or what the vocabulary says; written into the configuration."""
+    data = config.data
+    data.tokenizer = data.tokenizer or f"bpe:{config.model.vocab_size or 4096}"
+    return data.tokenizer
+
+
+def expected_vocabulary(spec: str) -> int:
+    """The size of a vocabulary that is not there yet.
+
+    >>> expected_vocabulary("bpe:16000"), expected_vocabulary("byte")
+    (16000, 257)
+    """
+    found = re.fullmatch(r"bpe:(\d+)", spec)
+    if found:
+        return int(found.group(1))
+    return 257 if spec in ("byte", "char") else 32_000
+
+
+def prepare_corpus(config: Config, group: Group) -> None:
+    """One process for all of its machine: a share each, then rank 0 seals the whole, then whoever has another folder.
+
+    Machines may share the folder, and find done what others did, or have their own, and do the rest themselves.
+    """
+    sources, tokenizer, folder = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
+    special = config.data.special_tokens_in_text
+    if group.num_machines > 1:
+        if group.is_main:
+            plan(sources, tokenizer, folder, special)
+        group.wait_for_all("waiting for rank 0 to plan the corpus")
+        if group.is_local_main:
+            prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
+        group.wait_for_all("waiting for each machine to prepare its share of the corpus")
+    if group.is_main:
+        prepare(sources, tokenizer, folder, special_tokens_in_text=special)
+    group.wait_for_all("waiting for rank 0 to prepare the corpus")
+    if group.is_local_main and not group.is_main:
+        prepare(sources, tokenizer, folder, special_tokens_in_text=special)
+    group.wait_for_all("waiting for each machine to prepare the corpus")
+
+
+def open_training(config: Config, rank: int = 0, world_size: int = 1) -> Loader:
+    data = config.data
+    return Loader(
+        training_sources(config),
+        rank=rank,
+        world_size=world_size,
+        prefetch_batches=data.prefetch_batches,
+        queue_capacity=data.queue_capacity,
+        shuffle=data.shuffle,
+        split="train" if _is_split(config) else "all",
+        tokenizer=tokenizer_spec(config),
+        **_common(config),
+    )
+
+
+def open_validation(config: Config, training_cache: Cache) -> Loader | None:
+    """Open what is kept for validation, to draw a sample from; None: nothing is."""
+    data = config.data
+    if not data.validation_fraction and not data.validation_sources:
+        return None
+    common = _common(config)
+    if data.cache_dir:  # a folder holds one corpus: the folder itself is the training text's
+        common["cache_dir"] = Path(data.cache_dir) / VALIDATION
+    return Loader(
+        training_cache if _is_split(config) else data.apply_options(as_sources(list(data.validation_sources))),
+        prefetch_batches=0,
+        split="validation" if _is_split(config) else "all",
+        tokenizer=training_cache.tokenizer,
+        **common,
+    )
+
+
+def _is_split(config: Config) -> bool:
+    """Whether training and validation are parts of one corpus."""
+    return config.data.validation_fraction > 0 and not config.data.validation_sources
+
+
+def _common(config: Config) -> dict[str, Any]:
+    data, training = config.data, config.training
+    return {
+        "batch_size": training.batch_size,
+        "sequence_length": training.max_length,
+        "seed": training.seed,
+        "num_workers": data.num_workers,
+        "max_sequences_in_memory": data.max_sequences_in_memory,
+        "memory_budget": parse_bytes("data.memory_budget", data.memory_budget) if data.memory_budget else None,
+        "packing": data.packing,
+        "validation_fraction": data.validation_fraction if _is_split(config) else 0.0,
+        "cache_dir": data.cache_dir or None,
+        "special_tokens_in_text": data.special_tokens_in_text,
+    }
+
+
+def complete_model(config: Config, tokenizer: Tokenizer) -> None:
+    """Fill in what depends on the data, and refuse what does not fit together."""
+    model = config.model
+    if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
+        raise UsageError(
+            f"model.vocab_size {model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} tokens. Use"
+            f" model.vocab_size={tokenizer.vocab_size} or more, or 0 for just as many."
+        )
+    model.vocab_size = model.vocab_size or tokenizer.vocab_size
+    model.context = model.context or config.training.max_length
+    if config.training.max_length > model.context:
+        raise UsageError(
+            f"training.max_length {config.training.max_length} is above the model's context {model.context}. Use"
+            f" model.context={config.training.max_length} or training.max_length={model.context}"
+        )

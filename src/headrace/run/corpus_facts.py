@@ -1,0 +1,61 @@
+"""What a run trains on, as far as it is known at any moment: nothing here waits for text to be tokenised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from headrace.data.cache.manifest import Cache
+from headrace.run.config import Config
+
+# Text that is seen more often teaches hardly anything new (Muennighoff et al. 2023).
+MANY_EPOCHS = 16
+SMALL_CORPUS_TOKENS = 100_000
+
+
+def corpus_facts(cache: Cache, config: Config, max_steps: int | None) -> dict[str, Any]:
+    """Describe a corpus while it is being tokenised: counts so far, and estimates from them for the whole.
+
+    `tokens` is None before anything is tokenised; `epochs` also where the run has no limit in steps.
+    """
+    noticed: Counter[str] = Counter()
+    done_bytes = documents = tokens = 0
+    for index, segment in enumerate(cache.segments):
+        if cache.has(index):
+            entry = cache.entry(index)
+            done_bytes += segment.nbytes
+            documents += entry.num_documents
+            tokens += entry.num_tokens
+            noticed += entry.noticed
+    total_bytes = cache.num_bytes
+    expected = round(tokens * total_bytes / done_bytes) if done_bytes else None
+    training = config.training
+    epochs = None
+    if expected and max_steps:
+        share = 1.0 if config.data.validation_sources else 1 - config.data.validation_fraction
+        epochs = round(max_steps * training.batch_size * training.max_length / (expected * share), 3)
+    return {
+        "files": sum(segment.num_files for segment in cache.segments if segment.ordinal == 0),
+        "bytes": total_bytes,
+        "tokenised_bytes": done_bytes,
+        "documents": documents if cache.is_complete else None,
+        "tokens": expected,
+        "is_complete": cache.is_complete,
+        "tokenizer": cache.tokenizer.spec,
+        "vocab_size": cache.tokenizer.vocab_size,
+        "epochs": epochs,
+        "noticed": dict(noticed),
+        "skipped": dict(cache.skipped),
+        "warning": _warning(expected, epochs),
+    }
+
+
+def _warning(tokens: int | None, epochs: float | None) -> str:
+    if epochs is not None and epochs > MANY_EPOCHS:
+        return (
+            f"the limit is {epochs:,.0f} passes over {tokens:,} tokens: the model will know them by heart."
+            " Use more text, or fewer steps"
+        )
+    if tokens is not None and tokens < SMALL_CORPUS_TOKENS:
+        return f"{tokens:,} tokens are very little text: the model will repeat it rather than learn its language"
+    return ""

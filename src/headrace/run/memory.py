@@ -1,0 +1,147 @@
+"""Whether a run fits the memory that is free, told from counts before anything is built; and what would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from headrace.distributed.group import ALONE, Group
+from headrace.errors import UsageError
+from headrace.machine.device import best_device
+from headrace.machine.facts import memory_bytes
+from headrace.machine.hardware import available_memory_bytes
+from headrace.models.counts import count
+from headrace.models.loss import CHUNK_BYTES
+from headrace.perf.memory import (
+    MemoryParts,
+    checkpointed_bytes_per_token,
+    estimated_activation_bytes_per_token,
+    memory_parts,
+)
+from headrace.run.config import Config
+from headrace.training.autotune import SMALL_CHUNK_BYTES
+from headrace.training.config import TrainingConfig
+from headrace.training.step import Execution
+from headrace.units import human_bytes, parse_bytes
+
+BATCHES_HELD = 4  # by the loader and the step together
+
+
+def count_memory(
+    config: Config,
+    execution: Execution,
+    runtime_bytes: int,
+    activation_bytes_per_token: float | None = None,
+    num_processes: int = 1,
+) -> MemoryParts:
+    """Memory of training by part. Activations that were not counted on a network are estimated."""
+    model, training = config.model, config.training
+    per_token = activation_bytes_per_token
+    if per_token is None:
+        per_token = estimated_activation_bytes_per_token(model, execution.precision)
+        if execution.gradient_checkpointing:
+            per_token = checkpointed_bytes_per_token(model, per_token)
+    return memory_parts(
+        model,
+        count(model, training.max_length),
+        training.optimizer,
+        execution.micro_batch_size * training.max_length,
+        per_token,
+        execution.head_chunk_bytes,
+        BATCHES_HELD * training.batch_size * (training.max_length + 1) * 4,
+        runtime_bytes,
+        num_shards=num_processes if config.run.sharding == "fsdp" else 1,
+        precision=execution.precision,
+    )
+
+
+def planned_precision(training: TrainingConfig) -> str:
+    """Return the precision to count with before training has chosen one: it begins with float32."""
+    return "float32" if training.precision == "auto" else training.precision
+
+
+def remedies(
+    config: Config, execution: Execution, needed_bytes: Callable[[Config, Execution], int], free_bytes: int
+) -> Iterator[str]:
+    """What would make a config fit: the mildest change first, up to the first that is enough."""
+    single = replace(execution, micro_batch_size=1)
+    checkpointed = replace(single, gradient_checkpointing=True)
+    one_by_one = "training.micro_batch_size=1"
+    for change, how, before in (
+        (one_by_one, single, execution),
+        (f"{one_by_one} training.gradient_checkpointing=true", checkpointed, single),
+    ):
+        if how != before:
+            needed = needed_bytes(config, how)
+            yield f"{change} needs {human_bytes(needed)}"
+            if needed <= free_bytes:
+                return
+    for layers in range(config.model.num_layers - 1, 0, -1):
+        smaller = config.model_copy(deep=True)
+        smaller.model.num_layers = layers
+        if needed_bytes(smaller, checkpointed) <= free_bytes:
+            yield f"model.num_layers={layers} training.micro_batch_size=1 training.gradient_checkpointing=true fits"
+            return
+    yield "no number of layers fits: choose a smaller model.d_model, model.vocab_size or training.max_length"
+
+
+def check_memory(config: Config, group: Group = ALONE) -> None:
+    """Refuse a run that cannot fit even in the smallest way in which training could compute its steps.
+
+    What only experience tells (fragmentation) is not held against it: what is refused here would not fit.
+    """
+    if best_device().type != "cpu" or config.run.force:
+        return
+    runtime_bytes = memory_bytes()
+    free = _free_bytes(group, runtime_bytes)
+
+    def least_bytes(changed: Config, how: Execution) -> int:
+        parts = count_memory(changed, how, runtime_bytes, num_processes=group.world_size)
+        return parts.total - parts.fragmentation
+
+    smallest = _smallest_execution(config)
+    needed = least_bytes(config, smallest)
+    if needed <= free:
+        return
+    ways = "; ".join(remedies(config, smallest, least_bytes, free))
+    raise UsageError(
+        f"this run needs {human_bytes(needed)} of memory ({needed:,} bytes) or more, and {human_bytes(free)}"
+        f" ({free:,} bytes) are free. What would help: {ways}. To start it as it is: run.force=true or --force."
+    )
+
+
+def memory_limit(config: Config, group: Group = ALONE) -> int | None:
+    """What the choice of micro-batch and checkpointing must stay below, if anything.
+
+    The budget that is given; without one, what is free, where the whole batch at once would take more.
+    """
+    training = config.training
+    if training.memory_budget:
+        return parse_bytes("training.memory_budget", training.memory_budget)
+    if training.micro_batch_size or config.run.force or best_device().type != "cpu":
+        return None
+    runtime_bytes = memory_bytes()
+    free = _free_bytes(group, runtime_bytes)
+    largest = Execution(
+        training.batch_size // group.world_size,
+        planned_precision(training),
+        gradient_checkpointing=training.gradient_checkpointing,
+    )
+    needed = count_memory(config, largest, runtime_bytes, num_processes=group.world_size).total
+    return free if needed > free else None
+
+
+def _free_bytes(group: Group, runtime_bytes: int) -> int:
+    """For one of the processes on this machine, with what it has already."""
+    return available_memory_bytes() // group.local_world_size + runtime_bytes
+
+
+def _smallest_execution(config: Config) -> Execution:
+    """What is given stays; what training chooses by itself, it can choose as small as this."""
+    training, precision = config.training, planned_precision(config.training)
+    if training.micro_batch_size:
+        chunk = SMALL_CHUNK_BYTES if training.memory_budget else CHUNK_BYTES
+        checkpointing = training.gradient_checkpointing
+        size = training.micro_batch_size
+        return Execution(size, precision, gradient_checkpointing=checkpointing, head_chunk_bytes=chunk)
+    return Execution(1, precision, gradient_checkpointing=True, head_chunk_bytes=SMALL_CHUNK_BYTES)

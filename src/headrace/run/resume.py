@@ -1,0 +1,120 @@
+"""Going on with a run that was saved: from where, and what it must have in common with it."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from headrace.distributed.group import Group
+from headrace.errors import CheckpointError, UsageError
+from headrace.run.config import Config
+from headrace.run.directory import RunFolder
+from headrace.training.checkpoint import Checkpoints
+from headrace.training.loop import Position
+from headrace.training.restore import STATE, read_state
+from headrace.training.step import Execution
+
+MOST_THREADS = 4096
+
+
+def split_checkpoint(path: Path) -> tuple[Path, bool | str]:
+    """Tell what `--resume PATH` means: a run directory, and what its `run.resume` becomes.
+
+    >>> split_checkpoint(Path("/runs/one/checkpoints/best"))
+    (PosixPath('/runs/one'), 'best')
+    >>> split_checkpoint(Path("/runs/one"))
+    (PosixPath('/runs/one'), True)
+    """
+    whole = Path(os.path.abspath(path))  # not resolved: `best` is a link
+    return (whole.parent.parent, whole.name) if whole.parent.name == "checkpoints" else (path, True)
+
+
+class SavedRun(BaseModel):
+    """What a checkpoint's state.json says of the run, checked value by value."""
+
+    model_config = ConfigDict(frozen=True)
+
+    position: Position
+    loader: dict[str, Any]
+    execution: Execution
+    config: Config
+    peak_flops: float
+    processes: int = Field(default=1, ge=1)
+    """How many saved it; checkpoints from before there could be several do not say."""
+
+    @model_validator(mode="after")
+    def _check_numbers(self) -> SavedRun:
+        position, execution = self.position, self.execution
+        if min(position.step, position.tokens, position.bad_steps) < 0 or not 0 <= position.elapsed_s < math.inf:
+            raise ValueError(f"no run can be at {position}")
+        is_possible = execution.micro_batch_size >= 1 and execution.head_chunk_bytes >= 1
+        if not is_possible or not 0 <= execution.threads <= MOST_THREADS:
+            raise ValueError(f"no step can be computed by {execution}")
+        if execution.precision not in ("float32", "bfloat16"):
+            raise ValueError(f"no such precision: {execution.precision!r}")
+        return self
+
+
+def read_saved_run(checkpoint: Path) -> SavedRun:
+    """Read the state of a checkpoint, once every file of it has been checked."""
+    try:
+        return SavedRun.model_validate(read_state(checkpoint))
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CheckpointError(
+            f"{checkpoint / STATE}: damaged, or of another version ({where}: {first['msg']})."
+        ) from None
+
+
+def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Checkpoints, group: Group) -> Path | None:
+    """Return the checkpoint to go on from, as rank 0 finds it; None to begin. No run is ever trained over.
+
+    A run that was killed before its first checkpoint has a configuration, and begins again.
+    """
+    if not wanted:
+        if folder.holds_a_run:
+            raise UsageError(
+                f"{folder.path}: holds a run already. Choose another --out, or go on with it:"
+                f" headrace train --resume {folder.path}"
+            )
+        return None
+    name = "last" if wanted in (True, "auto") else str(wanted)
+    found = checkpoints.find(name) if group.is_main else None
+    name = group.from_main(found.name if found else "", "finding the checkpoint")
+    if wanted is True and not name and not folder.holds_a_configuration:
+        raise CheckpointError(f"{folder.path}: no checkpoint to resume from.")
+    return folder.path / "checkpoints" / name if name else None
+
+
+def resumed_execution(saved: SavedRun, config: Config, group: Group) -> Execution:
+    """As it was; another number of processes has other rows and cores for each."""
+    before, training = saved.execution, config.training
+    if saved.processes == group.world_size:
+        return before
+    is_given = training.threads not in (0, before.threads)
+    return replace(
+        before,
+        micro_batch_size=min(before.micro_batch_size, training.batch_size // group.world_size),
+        threads=training.threads if is_given else group.num_cores,
+    )
+
+
+def check_resumable(config: Config, saved: SavedRun) -> None:
+    """A changed model is refused by name; the tokenizer and the data are checked by the loader's state."""
+    before, now = saved.config.data.tokenizer, config.data.tokenizer
+    if before != now:
+        raise CheckpointError(f"data.tokenizer was {before!r} in the run and is {now!r} now: other tokens.")
+    for key, value in saved.config.model.model_dump().items():
+        mine = getattr(config.model, key)
+        if mine != value:
+            raise CheckpointError(f"model.{key} was {value!r} in the run and is {mine!r} now: not the same model.")
+    for key in ("optimizer", "batch_size", "max_length", "seed"):
+        was, is_now = getattr(saved.config.training, key), getattr(config.training, key)
+        if was != is_now:
+            raise CheckpointError(f"training.{key} was {was!r} in the run and is {is_now!r} now.")

@@ -1,0 +1,85 @@
+"""Numbers and sizes as people read and write them."""
+
+from __future__ import annotations
+
+from headrace.errors import UsageError
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS |= {f"{unit}ib": 1 << 10 * power for power, unit in enumerate("kmgt", start=1)}
+_UNITS |= {f"{unit}b": 1000**power for power, unit in enumerate("kmgt", start=1)}
+
+
+def human_bytes(count: float) -> str:
+    """
+    >>> human_bytes(1536), human_bytes(12)
+    ('1.5 KiB', '12 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def human_count(count: float) -> str:
+    """
+    >>> human_count(1234567)
+    '1.2 M'
+    """
+    for unit in ("", " k", " M", " G"):
+        if abs(count) < 1000:
+            return f"{count:.0f}" if not unit else f"{count:.1f}{unit}"
+        count /= 1000
+    return f"{count:.1f} T"
+
+
+def human_time(seconds: float) -> str:
+    """
+    >>> human_time(75), human_time(1.25)
+    ('1m 15s', '1.2s')
+    """
+    if seconds == float("inf"):
+        return "unknown time"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes}m" if hours else f"{minutes}m {seconds}s" if minutes else f"{seconds}s"
+
+
+def human_rate(flops_per_second: float | None) -> str:
+    """
+    >>> human_rate(1.234e11), human_rate(None)
+    ('123 GFLOP/s', 'unknown')
+    """
+    if flops_per_second is None:
+        return "unknown"
+    giga = flops_per_second / 1e9
+    return f"{giga:,.0f} GFLOP/s" if giga >= 10 else f"{giga:.2g} GFLOP/s"
+
+
+def human_percent(percent: float | None) -> str:
+    """
+    >>> human_percent(62.4), human_percent(0.012), human_percent(None)
+    ('62%', '0.012%', 'unknown')
+    """
+    if percent is None:
+        return "unknown"
+    return f"{percent:.0f}%" if percent >= 10 else f"{percent:.1f}%" if percent >= 0.1 else f"{percent:.2g}%"
+
+
+def parse_bytes(name: str, text: str) -> int:
+    """Read a size such as 256MiB, 850MB or 1.5G; `name` is the option that an error is about.
+
+    >>> parse_bytes("--memory-budget", "256MiB")
+    268435456
+    """
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        size = int(float(number) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        size = -1
+    if not 0 <= size < 1 << 63:
+        raise UsageError(f"{name} {text!r}: not a size; write it like 256MiB, 850MB or 2GiB")
+    return size

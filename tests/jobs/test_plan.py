@@ -1,0 +1,195 @@
+"""Plans: what they add up to, and what they say of a config that cannot fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.data.prepare import prepare
+from headrace.instruments import rehearsal as rehearse
+from headrace.instruments.rehearsal import _quick_depths
+from headrace.jobs import plan as recipe
+from headrace.machine.measure import Measurements
+from headrace.models.counts import count
+from headrace.perf.memory import MemoryParts
+from headrace.perf.predict import ByLayers, Footprint, Rehearsal, find_bound
+from headrace.run import machine as machine_recipe
+from headrace.run.config import Config, Layers
+from tests.conftest import make_text
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def known_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine that need not be measured."""
+    rates = Measurements({"float32": {1: 1e11}, "bfloat16": {1: 1e11}}, 1e10, None, 1e9, busy_cores=0.0)
+    monkeypatch.setattr(machine_recipe, "measure", lambda *_: rates)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+def tiny(tmp_path: Path, **changes: Any) -> Config:
+    (tmp_path / "corpus.txt").write_text(make_text(20_000))
+    values: dict[str, Any] = {
+        "model.d_model": 32, "model.num_layers": 5, "training.max_length": 32, "training.batch_size": 8,
+        "training.max_steps": 50, "training.threads": 1, "training.precision": "float32",
+        "data.sources": [str(tmp_path / "corpus.txt")], "data.tokenizer": "byte",
+    }  # fmt: skip
+    layers = Layers()
+    layers.add({**values, **changes}, "test")
+    return layers.build()
+
+
+def test_times_are_extended_along_layers() -> None:
+    rehearsal = Rehearsal(2, passes=ByLayers({1: 0.3, 3: 0.5}), update=ByLayers({6: 0.7}))
+    seconds = rehearsal.step_seconds(num_layers=6, batch_size=8)
+    assert seconds["forward and backward"] == pytest.approx((0.5 + 3 * 0.1) * 8 / 2)
+    assert seconds["optimizer"] == 0.7, "measured, not extended"
+    noisy = ByLayers({0: 0.5, 3: 0.4})
+    assert noisy.at(6) == 0.4, "a layer more never takes less"
+
+
+@pytest.mark.parametrize(("num_layers", "depths"), [(1, [1]), (2, [2]), (5, [5]), (13, [0, 3])])
+def test_all_layers_are_timed_where_that_is_quick(num_layers: int, depths: list[int]) -> None:
+    assert _quick_depths(num_layers, num_layers, lambda depth: depth * 1e10) == depths
+    assert _quick_depths(num_layers, num_layers, lambda depth: depth * 1e13) == ([1] if num_layers == 1 else [0, 1])
+    assert _quick_depths(3, num_layers + 3, lambda depth: 0.0) == [0, 3], "no more than were built"
+
+
+@pytest.mark.parametrize(
+    ("flops", "traffic", "name"), [(1e12, 1e9, "compute"), (1e9, 9e10, "memory"), (1e9, 1e9, "overhead")]
+)
+def test_what_bounds_a_step(flops: float, traffic: float, name: str) -> None:
+    assert find_bound(flops, traffic, 10.0, 1e11, 1e10).name == name
+    assert find_bound(flops, traffic, 10.0, None, 1e10).name == "unknown"
+
+
+def test_a_plan_adds_up(tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    plan = recipe.plan(config)
+    assert config.model.vocab_size == 0, "the caller's config is left alone"
+    assert plan.fits
+    assert plan.work.counts.num_parameters == plan.as_json()["parameters"]
+    assert plan.memory.weights == 4 * plan.work.counts.num_parameters
+    assert plan.step_s is not None
+    assert plan.tokens_per_second == pytest.approx(8 * 32 / plan.step_s)
+    assert plan.total_steps == 50
+    assert plan.evaluation_s is not None and plan.evaluation_s > 0
+    assert plan.total_s == pytest.approx(50 * plan.step_s + 10 * plan.evaluation_s)
+    assert plan.data_s is None, "not tokenised yet"
+    assert plan.corpus_tokens == plan.corpus_bytes
+    assert any("not tokenised yet" in text for text in plan.assumptions)
+
+
+def test_a_run_that_waits_for_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path, **{"data.cache_dir": str(tmp_path / "tokens"), "training.evaluate_every": 5})
+    prepare([tmp_path / "corpus.txt"], "byte", tmp_path / "tokens")
+    fast = recipe.plan(config)
+    assert fast.data_s is not None and fast.step_s is not None and fast.evaluation_s is not None
+    assert fast.bound.name != "data"
+    assert fast.total_s == pytest.approx(50 * fast.step_s + 10 * fast.evaluation_s)
+    monkeypatch.setattr(recipe, "_time_loader", lambda *_: 60.0)
+    slow = recipe.plan(config)
+    assert slow.bound.name == "data"
+    assert slow.step_s == 60.0
+
+
+def test_what_the_prediction_does_without_is_said(tmp_path: Path) -> None:
+    asked = {"training.memory_budget": "1GB", "training.compile": True, "run.processes": 2}
+    said = " ".join(recipe.plan(tiny(tmp_path, **asked)).assumptions)
+    assert all(word in said for word in ("memory_budget", "compile", "headrace scale")), said
+
+
+def test_the_first_limit_counts(tmp_path: Path) -> None:
+    plan = recipe.plan(tiny(tmp_path, **{"training.max_minutes": 1e-6}))
+    assert plan.total_s == pytest.approx(6e-5)
+    assert plan.total_steps == 1
+    plan = recipe.plan(tiny(tmp_path, **{"training.max_steps": 0}))
+    assert plan.total_s == pytest.approx(60 * recipe.DEFAULT_MINUTES)
+
+
+def test_a_config_that_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path, **{"training.micro_batch_size": 8})
+    rehearsal = Rehearsal(8, ByLayers({5: 0.1}), ByLayers({5: 0.1}))
+    footprint = Footprint(runtime_bytes=10**8, activation_bytes_per_token=15_000.0, grown_bytes=10**8)
+    monkeypatch.setattr(recipe, "rehearse", lambda *_: (rehearsal, footprint))
+    monkeypatch.setattr(recipe, "memory_bytes", lambda: 10**8)
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 10**9)
+    fitting = recipe.plan(config)
+    assert fitting.fits
+    assert fitting.memory.total == 2 * 10**8 + recipe.LEFT_BEHIND_BYTES + fitting.memory.loader
+
+    monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 1e9)
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: fitting.memory.total - 10**8 - 1000)
+    plan = recipe.plan(config)
+    assert not plan.fits
+    assert plan.headroom_bytes == -1000
+    assert plan.remedies[0].startswith("training.micro_batch_size=1 needs")
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
+    assert "no number of layers fits" in recipe.plan(config).remedies[-1]
+
+
+def test_what_is_too_large_to_rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "count_memory", lambda *_, **__: MemoryParts(1, 0, 1, 1, 1, 1, 1, 1, 1 << 60))
+        few = recipe.plan(config)
+    assert few.tokens_per_second
+    assert any("too large to rehearse whole" in text for text in few.assumptions)
+    whole = recipe.plan(config)
+    monkeypatch.setattr(recipe, "rehearse", recipe.rehearse_few_layers)
+    extended = recipe.plan(config)
+    assert extended.memory.activations == pytest.approx(whole.memory.activations, rel=0.1)
+    monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 0.0)
+    unknown = recipe.plan(config)
+    assert unknown.tokens_per_second is None
+    assert unknown.bound.name == "unknown"
+    assert unknown.memory.activations > 0
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_rehearsal_takes_at_least_what_is_held(tmp_path: Path, precision: str, optimizer: str) -> None:
+    config = tiny(tmp_path, **{"training.precision": precision, "training.optimizer": optimizer, "model.d_model": 128})
+    recipe._complete(config, [])
+    execution = recipe.quick_execution(config.model, config.training)
+    assert execution.precision == precision
+    rehearsal, footprint = recipe.rehearse(config.model, config.training, execution)
+    assert all(seconds > 0 for seconds in rehearsal.step_seconds(5, 8).values())
+    assert footprint.grown_bytes is not None
+    assert footprint.activation_bytes_per_token > 0
+
+
+def test_a_build_without_onednn_is_rehearsed_with_its_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearse, "has_onednn", lambda: False)
+    assert recipe.plan(tiny(tmp_path, **{"training.matmul": "default"})).tokens_per_second
+
+
+def test_the_command_on_what_does_not_fit(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny(tmp_path)
+    monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 0.0)
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(recipe, "memory_bytes", lambda: 1000)
+    code, out, _ = command("plan", tmp_path / "corpus.txt", "training.micro_batch_size=16")
+    assert code == 0
+    assert "does not fit" in out
+    assert "try: training.micro_batch_size=1 needs" in out
+
+
+def test_the_command(command: Command, tmp_path: Path) -> None:
+    tiny(tmp_path)
+    options = ("training.threads=1", "training.max_length=32", "model.d_model=32", "training.precision=float32")
+    code, out, _ = command("plan", tmp_path / "corpus.txt", *options, "--json")
+    assert code == 0
+    result = json.loads(out.splitlines()[-1])
+    assert result["fits"] is True
+    assert result["tokens_per_second"] > 0
+    config = Config()
+    config.model.d_model, config.model.vocab_size = 32, 4096
+    assert result["parameters"] == count(config.model, 32).num_parameters
+    assert "predicted" in out
+    assert "bound by" in out

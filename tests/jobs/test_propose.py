@@ -1,0 +1,132 @@
+"""Proposals: trials are few and bounded, what is given stays, and the config that is written can be trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.errors import CorpusError, UsageError
+from headrace.instruments.short_run import Tryout, try_out
+from headrace.jobs import propose as recipe
+from headrace.models.counts import count
+from headrace.perf.loss_law import Exposure, Law
+from headrace.run.config import Config, Layers
+from headrace.run.config_files import read_config_file
+from tests.conftest import make_text
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "corpus.txt").write_text(make_text(400_000))
+    return tmp_path / "corpus.txt"
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """Trials that take no time: what the law says, at 10 GFLOP/s."""
+    seen: list[Config] = []
+
+    def pretend(config: Config, seconds: float, train_bytes: float, _before: Tryout | None) -> Tryout:
+        seen.append(config)
+        counts = count(config.model, config.training.max_length)
+        per_token = counts.training_flops_per_token / 1e10
+        exposure = Exposure(counts.num_parameters, config.model.vocab_size, seconds / per_token, train_bytes / 3, 3.0)
+        return Tryout(config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2, "float32", "default")
+
+    monkeypatch.setattr(recipe, "try_out", pretend)
+    return seen
+
+
+def given(corpus: Path, **values: Any) -> Layers:
+    layers = Layers()
+    layers.add({"data.sources": [str(corpus)], **values}, "test")
+    return layers
+
+
+def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[Config]) -> None:
+    proposal = recipe.propose(given(corpus), minutes=5)
+    config = proposal.config
+    assert 2 <= len(tried) <= recipe.MOST_TRIALS
+    assert len({config.model_dump_json() for config in tried}) == len(tried), "nothing is tried twice"
+    assert config.training.max_minutes == 5
+    assert config.data.tokenizer in {config.data.tokenizer for config in tried}
+    assert config.model.num_heads
+    assert config.model.d_ff
+    assert config.model.context == config.training.max_length
+    assert proposal.as_json()["tokens"] == pytest.approx(proposal.prospect.exposure.tokens, abs=1)
+    assert any("trials" in text for text in proposal.assumptions)
+    assert any("times" in text for text in proposal.assumptions), "the small corpus repeats"
+
+
+def test_more_time_gives_a_larger_network(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "plan_segments", lambda _: [type("Segment", (), {"nbytes": 10**10})])
+    minute, day = (recipe.propose(given(corpus), minutes).prospect.exposure.parameters for minutes in (1, 1440))
+    assert minute < day
+
+
+def test_what_is_given_stays(corpus: Path, tried: list[Config]) -> None:
+    values = {"model.d_model": 96, "training.batch_size": 5, "data.tokenizer": "byte", "training.max_length": 32}
+    config = recipe.propose(given(corpus, **values), minutes=5).config
+    assert (config.model.d_model, config.training.batch_size, config.training.max_length) == (96, 5, 32)
+    assert config.data.tokenizer == "byte"
+    assert all(one.model.d_model == 96 for one in tried)
+
+
+def test_what_cannot_be_planned(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="num_heads 37 does not divide"):
+        recipe.propose(given(corpus, **{"model.num_heads": 37}), minutes=5)
+    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
+    with pytest.raises(UsageError, match="fits both the memory"):
+        recipe.propose(given(corpus), minutes=5)
+    corpus.write_text("")
+    with pytest.raises(CorpusError, match="empty"):
+        recipe.propose(given(corpus), minutes=5)
+    assert not tried
+
+
+def test_a_trial_is_a_small_run(corpus: Path) -> None:
+    layers = given(corpus, **{"training.threads": 1, "training.precision": "float32", "training.max_length": 32})
+    layers.add({"model.d_model": 32, "model.num_layers": 1, "data.tokenizer": "byte"}, "test")
+    trial = try_out(layers.build(), seconds=0.5, train_bytes=380_000)
+    assert trial.exposure.vocab_size == 257
+    assert trial.exposure.bytes_per_token == pytest.approx(1.0, abs=0.02)
+    assert trial.exposure.tokens > 0
+    assert 0 < trial.bits_per_byte < 9
+    assert trial.seconds_per_token > 0
+    again = try_out(layers.build(), seconds=0.2, train_bytes=380_000, before=trial)
+    assert (again.precision, again.matmul) == (trial.precision, trial.matmul)
+
+
+def test_the_command_writes_what_train_takes(command: Command, corpus: Path, tried: list[Config]) -> None:
+    out = corpus.parent / "plan.yaml"
+    code, printed, _ = command("plan", corpus, "--minutes", "5", "--out", out, "training.threads=1", "--json")
+    assert code == 0
+    result = json.loads(printed.splitlines()[-1])
+    assert "headrace train" in printed
+    assert "assumed" in printed
+    layers = Layers()
+    layers.add(read_config_file(out), str(out))
+    config = layers.build()
+    assert config.model.d_model == result["config"]["model"]["d_model"]
+    assert config.data.sources == [str(corpus)]
+    assert yaml.safe_load(out.read_text())["training"]["max_minutes"] == 5
+    code, _, _ = command("train", out, "training.max_minutes=0.01", "--out", corpus.parent / "run")
+    assert code == 0
+
+    before = out.read_text()
+    tried.clear()
+    code, _, err = command("plan", corpus, "--minutes", "5", "--out", out)
+    assert (code, tried) == (2, []), "refused before anything is tried"
+    assert "exists already" in err
+    assert out.read_text() == before
+    code, _, err = command("plan", corpus, "--out", out)
+    assert code == 2
+    assert "--minutes" in err
