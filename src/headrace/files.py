@@ -119,7 +119,7 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-_ANOTHER_PLACE = "Or choose another place: data.cache_dir=FOLDER for tokens, --out for anything else."
+_ANOTHER_PLACE = "choose another place: data.cache_dir=FOLDER for tokens, --out for anything else."
 
 
 def writing_failed(path: Path, problem: OSError) -> CacheError:
@@ -127,12 +127,12 @@ def writing_failed(path: Path, problem: OSError) -> CacheError:
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return CacheError(
             f"{path}: the disk is full. Free some space and run the same command again: what is sealed already is"
-            f" kept. {_ANOTHER_PLACE}"
+            f" kept. Or {_ANOTHER_PLACE}"
         )
     if problem.errno == errno.EFBIG:
         return CacheError(f"{path}: would be larger than a file may be here. Raise the limit (`ulimit -f unlimited`).")
     if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return CacheError(f"{path}: cannot be written ({problem.strerror}). {_ANOTHER_PLACE}")
+        return CacheError(f"{path}: cannot be written ({problem.strerror}). Please {_ANOTHER_PLACE}")
     return CacheError(f"{path}: cannot be written ({problem.strerror or problem}).")
 
 

@@ -284,7 +284,10 @@ def test_batches_that_do_not_divide(batch_size: int, micro_batch_size: int, num_
     if not use:
         check_batch_size(config, num_processes)
         return
-    with pytest.raises(UsageError, match=f"batch_size {batch_size} does not divide among {num_processes} .*use {use}$"):
+    with pytest.raises(
+        UsageError,
+        match=f"batch_size {batch_size} does not divide among {num_processes} .*use training.batch_size={use}$",
+    ):
         check_batch_size(config, num_processes)
 
 

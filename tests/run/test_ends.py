@@ -104,7 +104,7 @@ sys.stdout.write("水車\\n")
     environment = {**os.environ, "PYTHONIOENCODING": "iso-8859-1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.decode("iso-8859-1") == "loss 5.1 ? 4.2, é, ?\n??\n"
+    assert done.stdout.decode("iso-8859-1") == "loss 5.1 ? 4.2, é, \\x80\n??\n"
     assert done.stderr == b"???\n"
 
 

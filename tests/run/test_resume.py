@@ -119,7 +119,7 @@ def test_what_a_run_has_seen_survives_a_resume(run: Path, values: dict[str, Any]
     layers.add({**values, "training.evaluate_every": 100, "training.save_every": 100}, "test")
     from headrace.cli.progress import TrainingDisplay
 
-    with Pretraining(layers.build(), should_stop=lambda: True) as pretraining:
+    with Pretraining(layers.build(), should_stop=lambda: pretraining.loop.position.step == 13) as pretraining:
         display = TrainingDisplay(pretraining)
         assert len(display._losses) == 12, "the curve begins with the run"
         assert display._validation
@@ -287,7 +287,7 @@ def test_generate_refuses_them_too(command: Command, run: Path, change: Callable
     code, _, err = command("generate", run)
     assert code == 1
     assert "model.safetensors: " in err
-    change_state(run / "checkpoints" / "step-00000012", lambda state: state["config"]["model"].update(d_model=10**6))
+    change_state(run / "checkpoints" / "step-00000012", lambda state: state["config"]["model"].update(d_model=8192))
     code, _, err = command("generate", run / "checkpoints" / "last")
     assert code == 1
     assert "fewer weights" in err

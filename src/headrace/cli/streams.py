@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -40,21 +41,31 @@ class _SteadyFile(io.RawIOBase):
 _files: dict[str, _SteadyFile] = {}
 
 
+def _show_instead(problem: UnicodeError) -> tuple[str, int]:
+    """Show a question mark for a character that a terminal lacks, and a byte of a path that is not text as \\xNN."""
+    assert isinstance(problem, UnicodeEncodeError)
+    unknown = problem.object[problem.start : problem.end]
+    return "".join(f"\\x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else "?" for c in unknown), problem.end
+
+
+SHOW_INSTEAD = "headrace-show-instead"
+codecs.register_error(SHOW_INSTEAD, _show_instead)
+
+
 def steady_streams() -> None:
-    """Make sys.stdout and sys.stderr such streams; one that somebody has replaced only spells out what it lacks."""
+    """Make sys.stdout and sys.stderr such streams; one that somebody has replaced only copes with characters."""
     _occupy_standard_descriptors()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream: TextIO | None = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")
+                stream.reconfigure(errors=SHOW_INSTEAD)
             continue
         _files[name] = _SteadyFile(descriptor)
-        # What a terminal cannot show is spelled out there; a path may be anything.
         steady = io.TextIOWrapper(
             io.BufferedWriter(_files[name]),  # type: ignore[type-var]  # its stub asks for more than it uses
             encoding=stream.encoding if stream else "utf-8",
-            errors="backslashreplace",
+            errors=SHOW_INSTEAD,
             line_buffering=name == "stderr" or _files[name].isatty(),
         )
         setattr(sys, name, steady)

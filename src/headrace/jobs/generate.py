@@ -16,14 +16,17 @@ from headrace.generation.text import TextStream
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.network import Network, build
+from headrace.training.checkpoint import Checkpoints
 from headrace.training.restore import STATE, check_weights_fill, load_weights, read_state
 
 
 def find_checkpoint(path: Path) -> Path:
     """A checkpoint folder, or the best (else the last) checkpoint of a run."""
-    for candidate in (path, path / "checkpoints" / "best", path / "checkpoints" / "last"):
-        if (candidate / "state.json").exists():
-            return candidate
+    if (path / STATE).exists():
+        return path
+    for name in ("best", "last"):
+        if (path / "checkpoints" / name).is_symlink() and (found := Checkpoints(path / "checkpoints").find(name)):
+            return found
     if not path.exists():
         raise CheckpointError(f"{path}: no such run. Make it with: headrace train --out {path}")
     raise CheckpointError(f"{path}: no checkpoint here yet.")

@@ -20,8 +20,10 @@ CONFIG = {
 STEP = {
     "step": int, "tokens": int, "loss": MAYBE, "learning_rate": NUMBER, "gradient_norm": MAYBE,
     "elapsed_s": NUMBER, "step_s": NUMBER, "seconds": {"data wait": NUMBER, EVERY: NUMBER},
-    EVERY: (*MAYBE, str, list, dict),
+    EVERY: (*MAYBE, dict),
 }  # fmt: skip
+STEP_TEXTS = {"warning", "not_finite"}
+"""What else a step may have, which is not a number and which a report does without."""
 CORPUS = {
     "bytes": NUMBER, "documents": NUMBER, "tokens": NUMBER, "bytes_per_token": NUMBER,
     "tokenizer": {"vocab_size": NUMBER}, "noticed": {EVERY: NUMBER},

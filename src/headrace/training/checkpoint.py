@@ -112,7 +112,7 @@ class Checkpoints:
             newest = newest_whole(self._folder)
             if newest is not None or not list(self._folder.glob("step-*")):
                 return newest
-        found = f"points to {target}, which is not there" if place.is_symlink() else "no such checkpoint"
+        found = f"leads to {target!r}, which is no checkpoint beside it" if place.is_symlink() else "no such checkpoint"
         raise CheckpointError(f"{place}: {found}. {name_whole_one(self._folder, target)}")
 
     def _sweep(self) -> None:

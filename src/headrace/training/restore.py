@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ STATE_VERSION = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 NEEDED_FILES = {MODEL, OPTIMIZER, "config.json", "tokenizer.json", "tokenizer_config.json"}
 FLOAT32 = "F32"  # as safetensors calls it
+FILE_NAME = re.compile(r"\w[\w.-]*")
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -100,8 +102,11 @@ def _read_whole(checkpoint: Path) -> dict[str, Any]:
     if state.get("version") != STATE_VERSION:
         raise CheckpointError(f"{checkpoint}: version {state.get('version')}; this headrace reads {STATE_VERSION}.")
     files = state.get("files")
-    if not isinstance(files, dict) or any(Path(name).name != name for name in files):
+    if not isinstance(files, dict):
         raise CheckpointError(f"{checkpoint / STATE}: damaged (its list of files is not one).")
+    for name in files:
+        if not FILE_NAME.fullmatch(name):
+            raise CheckpointError(f"{checkpoint / STATE}: {name!r} is not the name of a file of a checkpoint.")
     for name in sorted(NEEDED_FILES | files.keys()):
         file = checkpoint / name
         if not file.is_file():

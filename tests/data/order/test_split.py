@@ -189,3 +189,22 @@ def test_raw_text_and_cache_are_split_alike(tmp_path: Path) -> None:
         ):
             for _ in range(200):
                 assert np.array_equal(next(sealed).inputs, next(raw).inputs)
+
+
+def test_a_text_and_json_lines_in_one_folder_are_each_divided_by_their_own_documents(tmp_path: Path) -> None:
+    """A group used to be divided as its first file's kind said: by its tail, or by whole documents."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a" * 3000)
+    lines = [f"{number:03} " + "b" * 40 for number in range(1000)]
+    (folder / "b.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    cache = hr.prepare(folder, tokenizer="byte", out=tmp_path / "cache")
+    end, parts = cache.tokenizer.end_of_text_id, {}
+    for part in ("train", "validation"):
+        documents = np.split(stream_of(cache, part, 0.2), np.flatnonzero(stream_of(cache, part, 0.2) == end) + 1)
+        parts[part] = [bytes(document[document != end].astype(np.uint8)).decode() for document in documents]
+    # The text is cut inside, so no end-of-text stands between what is left of it and the next document.
+    json_lines = {part: {text.lstrip("a") for text in texts} & set(lines) for part, texts in parts.items()}
+    assert json_lines["train"] | json_lines["validation"] == set(lines), "no JSON line is cut"
+    assert json_lines["validation"], "some of them are validated on"
+    assert any(text and set(text) == {"a"} for text in parts["validation"]), "the tail of the text too"
