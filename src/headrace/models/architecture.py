@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Part = Literal["embedding", "attention", "feed-forward", "norms", "head"]
 PARTS: tuple[Part, ...] = get_args(Part)
+BlockPart = Literal["attention", "feed-forward"]
+BLOCK_PARTS: tuple[BlockPart, ...] = get_args(BlockPart)
+"""The parts whose matrices are in blocks, which gradient checkpointing computes twice."""
 BUILT_IN = ("gpt2", "qwen3")
 """Names of the architectures that headrace carries: each is the module of that name in this folder."""
 
@@ -29,7 +32,7 @@ BUILT_IN = ("gpt2", "qwen3")
 class Matrix:
     """A weight of every block: `stacked` matrices of `rows` x `columns`, one above the other, in one parameter."""
 
-    part: Part
+    part: BlockPart
     name: str
     """Name of the parameter inside its block, such as `down.weight`."""
     rows: int

@@ -130,7 +130,7 @@ class Network(nn.Module, ABC):
         return self.hugging_face_config(), {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
     def load_hugging_face(self, tensors: dict[str, Tensor]) -> None:
-        """Copy weights in from tensors that transformers' names are given to; the caller has checked them."""
+        """Copy the weights from tensors under transformers' names; the caller has checked that all are there."""
         with torch.no_grad():
             for name, own in self.hugging_face_tensors().items():
                 own.copy_(tensors[name])

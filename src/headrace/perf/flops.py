@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.models.architecture import PARTS
+from headrace.models.architecture import BLOCK_PARTS, PARTS
 from headrace.models.config import ModelConfig
 from headrace.models.counts import FLOAT_BYTES, Counts, count
 
@@ -53,7 +53,7 @@ def count_work(
     flops: dict[str, dict[str, float]] = {}
     for part in PARTS:
         forward = counts.forward_flops_per_token.get(part, 0.0) * num_tokens
-        again = forward if gradient_checkpointing and part in ("attention", "feed-forward") else 0.0
+        again = forward if gradient_checkpointing and part in BLOCK_PARTS else 0.0
         flops[part] = {"forward": forward, "backward": 2 * forward + again, "optimizer": update_flops.get(part, 0.0)}
     return Work(flops, counts)
 
