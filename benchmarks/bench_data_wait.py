@@ -24,7 +24,7 @@ from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.training.autotune import choose
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizer import Optimizer
+from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep
 
 WAIT_TARGET, SPEED_TARGET = 0.2, 0.98

@@ -31,7 +31,7 @@ from headrace.run.config import Layers
 from headrace.run.presets import PRESETS
 from headrace.training.autotune import choose
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizer import Optimizer
+from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep
 
 TARGETS = {"wiki": 1.6, "prototype": 1.2, "development": 1.2, "shakespeare-char": 1.2}

@@ -20,7 +20,7 @@ from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.network import Network, build
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizer import Optimizer
+from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import Execution, TrainStep, batch_loss
 
 LOGITS_TOLERANCE = 1e-5

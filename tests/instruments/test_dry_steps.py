@@ -13,7 +13,7 @@ from headrace.models.config import ModelConfig
 from headrace.models.linear import has_onednn
 from headrace.models.network import build
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizer import Optimizer
+from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import Execution, TrainStep, accumulate
 
 

@@ -20,12 +20,12 @@ from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.linear import has_onednn
 from headrace.models.network import build
-from headrace.perf.flops import count_work
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.autotune import candidate_sizes, choose
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizer import Optimizer
+from headrace.training.optimizers import assignment
+from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import Execution, TrainStep, accumulate
 
 FEW_LAYERS = 3
@@ -127,7 +127,7 @@ class _Stage:
             return length * count(_with_layers(model, depth), length).training_flops_per_token
 
         def update_flops(depth: int) -> float:
-            return count_work(_with_layers(model, depth), length, 0, self._training.optimizer).phase_flops("optimizer")
+            return sum(assignment.update_flops(_with_layers(model, depth), self._training.optimizer).values())
 
         layers = len(self._blocks), model.num_layers
         passes: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, sequence_flops)}

@@ -28,7 +28,7 @@ from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.perf.scaling import ring_bytes
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizer import Optimizer
+from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import Execution, TrainStep
 
 NUM_ALL_REDUCES = 3

@@ -30,7 +30,7 @@ from headrace.run.config import Config
 from headrace.run.corpus import open_training
 from headrace.run.memory import memory_limit
 from headrace.training.autotune import SMALL_CHUNK_BYTES, choose
-from headrace.training.optimizer import Optimizer
+from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import Execution, TrainStep
 
 LEAST_TOKENS = 1024  # computed at a time; enough for products to run at full rate

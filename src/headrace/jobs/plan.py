@@ -24,13 +24,14 @@ from headrace.machine.hardware import available_memory_bytes, disk_of
 from headrace.machine.measure import BUSY_CORES
 from headrace.models.counts import count
 from headrace.perf.flops import Work, count_work, least_traffic
-from headrace.perf.memory import MemoryParts, optimizer_bytes
+from headrace.perf.memory import MemoryParts
 from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.machine import Machine, know_machine
 from headrace.run.memory import count_memory, planned_precision, remedies
 from headrace.run.pretraining import DEFAULT_MINUTES
+from headrace.training.optimizers.assignment import state_bytes, update_flops
 from headrace.training.step import Execution
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
@@ -116,7 +117,7 @@ def plan(config: Config) -> Plan:
         model,
         training.max_length,
         training.batch_size * training.max_length,
-        training.optimizer,
+        update_flops(model, training.optimizer),
         training.gradient_checkpointing,
     )
     execution, rehearsal, footprint = _rehearse(config, free, assumptions)
@@ -147,8 +148,7 @@ def plan(config: Config) -> Plan:
         corpus_bytes=corpus.num_bytes,
         corpus_tokens=corpus.tokens,
         cache_bytes=corpus.tokens * (2 if model.vocab_size <= 1 << 16 else 4),
-        checkpoint_bytes=CHECKPOINTS_AT_ONCE
-        * (memory.weights + optimizer_bytes(model, work.counts, training.optimizer)),
+        checkpoint_bytes=CHECKPOINTS_AT_ONCE * (memory.weights + state_bytes(work.counts, training.optimizer)),
         free_disk_bytes=int(disk_of(Path(config.run.out or "."))["free_bytes"]),
         bound=_bound(machine, work, config, memory, execution, seconds, data_s),
         assumptions=assumptions,
@@ -304,6 +304,6 @@ def _bound(
         )
     micro_batches = training.batch_size // max(1, execution.micro_batch_size)
     kept = micro_batches * memory.activations
-    traffic = sum(least_traffic(work, micro_batches, kept, training.optimizer).values())
+    traffic = sum(least_traffic(work, micro_batches, kept, memory.optimizer).values())
     peak = machine.measurements.peak_flops(execution.precision, torch.get_num_threads())
     return find_bound(sum(work.timed_flops.values()), traffic, step_s, peak, machine.measurements.memory_bandwidth)

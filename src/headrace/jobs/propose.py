@@ -37,6 +37,7 @@ from headrace.perf.loss_law import Law
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.memory import count_memory
+from headrace.training.optimizers.assignment import update_flops
 from headrace.training.step import Execution
 from headrace.units import human_count, human_time
 
@@ -164,7 +165,7 @@ class Search:
         return foresee(
             config.model,
             training.max_length,
-            training.optimizer,
+            update_flops(config.model, training.optimizer),
             unique_tokens,
             per_token,
             seconds,
@@ -255,7 +256,7 @@ def _is_unlike(config: Config, other: Config) -> bool:
 def _pace_of(trial: Tryout) -> tuple[float, int, float]:
     model, training = trial.config.model, trial.config.training
     batch_tokens = training.batch_size * training.max_length
-    flops = flops_per_token(model, training.max_length, batch_tokens, training.optimizer)
+    flops = flops_per_token(model, training.max_length, batch_tokens, update_flops(model, training.optimizer))
     return flops, model.num_layers, trial.seconds_per_token
 
 

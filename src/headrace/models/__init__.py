@@ -1,1 +1,1 @@
-"""Shapes of networks, their counts, and the networks themselves."""
+"""Architectures, one file each, and what they share: configuration, counts, layers and the loss."""

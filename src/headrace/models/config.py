@@ -1,10 +1,12 @@
-"""What a network looks like."""
+"""The `model` section of a configuration: the shape of a network."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from headrace.models.architecture import check_name, find_architecture
 
 
 class ModelConfig(BaseModel):
@@ -12,24 +14,24 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
-    arch: Literal["gpt2", "qwen3"] = "qwen3"
+    arch: Annotated[str, AfterValidator(check_name)] = "qwen3"
     """gpt2: LayerNorm, GELU, learned positions. qwen3: RMSNorm, RoPE, QK-norm, SwiGLU; trains better."""
     d_model: int = Field(default=256, ge=8, le=1 << 17)
-    """Width."""
+    """Width of the network."""
     num_heads: int = Field(default=0, ge=0, le=1 << 17)
     """Attention heads; 0: one for every 64 of the width."""
     num_layers: int = Field(default=4, ge=1, le=1000)
-    """Blocks."""
+    """Number of blocks."""
     d_ff: int = Field(default=0, ge=0, le=1 << 20)
-    """Width of the feed-forward part; 0: 4 x the width (gpt2), 8/3 x to the nearest 64 (qwen3)."""
+    """Width of the feed-forward part; 0: the usual one, 4 x d_model for gpt2, 8/3 x (to the nearest 64) for qwen3."""
     vocab_size: int = Field(default=0, ge=0, le=1 << 24)
-    """Tokens; 0: as many as the tokenizer has."""
+    """Number of tokens in the vocabulary; 0: as many as the tokenizer has."""
     context: int = Field(default=0, ge=0, le=1 << 24)
     """Longest sequence that the network can take; 0: training.max_length."""
     tie_embeddings: bool = True
     """Whether the head shares the weights of the token embedding."""
     bias: bool = True
-    """gpt2 only: whether linear layers and norms have biases (without, they are saved as zeros)."""
+    """gpt2 only: whether linear layers and norms have biases (a model without is saved with biases of zero)."""
     rope_theta: float = Field(default=10_000.0, gt=0)
     """qwen3 only: base of the rotary positions."""
 
@@ -41,8 +43,7 @@ class ModelConfig(BaseModel):
                 f"num_heads {self.num_heads} does not divide d_model {self.d_model}; the nearest that does is"
                 f" model.num_heads={near}"
             )
-        if self.arch == "qwen3" and self.head_dim % 2:
-            raise ValueError(f"rotary positions need an even width per head; d_model / num_heads is {self.head_dim}")
+        find_architecture(self.arch).check(self)
         return self
 
     def _distance(self, heads: int) -> int:
@@ -50,6 +51,7 @@ class ModelConfig(BaseModel):
 
     @property
     def heads(self) -> int:
+        """The number of attention heads: the given one, or one for every 64 of the width, each of an even width."""
         if self.num_heads:
             return self.num_heads
         wanted = max(1, self.d_model // 64)
@@ -58,10 +60,10 @@ class ModelConfig(BaseModel):
 
     @property
     def head_dim(self) -> int:
+        """The width of one attention head."""
         return self.d_model // self.heads
 
     @property
     def feed_forward(self) -> int:
-        if self.d_ff:
-            return self.d_ff
-        return 4 * self.d_model if self.arch == "gpt2" else max(64, round(self.d_model / 24) * 64)
+        """The feed-forward width: the given one, or the default of the architecture."""
+        return self.d_ff or find_architecture(self.arch).default_feed_forward(self.d_model)

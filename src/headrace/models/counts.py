@@ -1,18 +1,24 @@
-"""Parameters, FLOPs and bytes of a network by part, without building it."""
+"""Parameters and FLOPs of a network by part, counted from its shape without building it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.models.architecture import PARTS, find_architecture
 from headrace.models.config import ModelConfig
+
+FLOAT_BYTES = 4
+"""Bytes of a weight, a gradient, and a number of the optimizer's state."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """By part: embedding, attention, feed-forward, norms, head."""
+    """The size of a network and the cost of a token, by part: embedding, attention, feed-forward, norms, head."""
 
     parameters: dict[str, int]
     forward_flops_per_token: dict[str, float]
+    block_weights: int
+    """Weights in the matrices of all blocks, which is most of the parameters; the embedding and the head are not."""
 
     @property
     def num_parameters(self) -> int:
@@ -20,7 +26,7 @@ class Counts:
 
     @property
     def training_flops_per_token(self) -> float:
-        """Forward and backward: a matrix product has two in its backward pass."""
+        """FLOPs of forward and backward: every matrix product has two more in its backward pass."""
         return 3 * sum(self.forward_flops_per_token.values())
 
 
@@ -32,26 +38,19 @@ def count(config: ModelConfig, sequence_length: int) -> Counts:
     >>> counts.num_parameters, round(counts.training_flops_per_token / 1e6)
     (27238400, 167)
     """
-    width, layers, vocab, ff = config.d_model, config.num_layers, config.vocab_size, config.feed_forward
-    matrices = {"attention": 4 * width * width, "feed-forward": (2 if config.arch == "gpt2" else 3) * width * ff}
-    parameters = {
-        "embedding": vocab * width,
-        "attention": layers * matrices["attention"],
-        "feed-forward": layers * matrices["feed-forward"],
-        "norms": 0,
-        "head": 0 if config.tie_embeddings else vocab * width,
-    }
-    if config.arch == "gpt2":
-        parameters["embedding"] += config.context * width
-        parameters["norms"] = (2 * layers + 1) * width * (2 if config.bias else 1)
-        if config.bias:
-            parameters["attention"] += layers * 4 * width
-            parameters["feed-forward"] += layers * (ff + width)
-    else:
-        parameters["norms"] = (2 * layers + 1) * width + layers * 2 * config.head_dim
+    architecture = find_architecture(config.arch)
+    width, layers, vocab = config.d_model, config.num_layers, config.vocab_size
+    parameters: dict[str, int] = dict.fromkeys(PARTS, 0)
+    for matrix in architecture.block_matrices(config):
+        parameters[matrix.part] += layers * matrix.num_weights
+    block_weights = sum(parameters.values())
     flops = {
-        "attention": 2.0 * layers * matrices["attention"] + 2.0 * layers * sequence_length * width,
-        "feed-forward": 2.0 * layers * matrices["feed-forward"],
+        "attention": 2.0 * parameters["attention"] + 2.0 * layers * sequence_length * width,
+        "feed-forward": 2.0 * parameters["feed-forward"],
         "head": 2.0 * vocab * width,
     }
-    return Counts(parameters, flops)
+    parameters["embedding"] += vocab * width
+    parameters["head"] += 0 if config.tie_embeddings else vocab * width
+    for part, number in architecture.other_parameters(config).items():
+        parameters[part] += number
+    return Counts(parameters, flops, block_weights)

@@ -1,20 +1,57 @@
-"""GPT-2's shape: LayerNorm, GELU, learned positions. Saved, it is a `GPT2LMHeadModel`."""
+"""GPT-2's architecture: LayerNorm, GELU, learned positions. A saved one is a `GPT2LMHeadModel`."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from headrace.models.architecture import Architecture, Matrix, Part, register
 from headrace.models.config import ModelConfig
 from headrace.models.linear import Linear
 from headrace.models.network import KeyValueCache, Network, attend
 
 
+class GPT2Architecture(Architecture):
+    """The facts of GPT-2."""
+
+    name = "gpt2"
+
+    def default_feed_forward(self, d_model: int) -> int:
+        return 4 * d_model
+
+    def block_matrices(self, config: ModelConfig) -> list[Matrix]:
+        width, feed_forward = config.d_model, config.feed_forward
+        return [
+            Matrix("attention", "query_key_value.weight", width, width, stacked=3),
+            Matrix("attention", "attention_out.weight", width, width),
+            Matrix("feed-forward", "up.weight", feed_forward, width),
+            Matrix("feed-forward", "down.weight", width, feed_forward),
+        ]
+
+    def other_parameters(self, config: ModelConfig) -> dict[Part, int]:
+        width, layers = config.d_model, config.num_layers
+        norms = (2 * layers + 1) * width
+        parameters: dict[Part, int] = {"embedding": config.context * width, "norms": norms}
+        if config.bias:
+            parameters["norms"] += norms
+            parameters["attention"] = layers * 4 * width
+            parameters["feed-forward"] = layers * (config.feed_forward + width)
+        return parameters
+
+    def activation_bytes(self, config: ModelConfig, precision: str) -> int:
+        width, feed_forward = config.d_model, config.feed_forward
+        return {"float32": 32 * width + 8 * feed_forward, "bfloat16": 20 * width + 4 * feed_forward}[precision]
+
+    def build(self, config: ModelConfig, generator: torch.Generator) -> Network:
+        return GPT2(config, generator)
+
+
 class Block(nn.Module):
+    """One layer: attention, then a feed-forward part, each after a norm and added to what came in."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width, bias = config.d_model, config.bias
@@ -39,75 +76,48 @@ class Block(nn.Module):
 
 
 class GPT2(Network):
+    """The network of GPT-2."""
+
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__(config)
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = nn.Embedding(config.context, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.d_model, bias=config.bias)
-        self.head = None if config.tie_embeddings else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
-        residual_std = 0.02 / math.sqrt(2 * config.num_layers)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                is_residual = name.endswith(("attention_out.weight", "down.weight"))
-                nn.init.normal_(parameter, std=residual_std if is_residual else 0.02, generator=generator)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        self.draw_weights(generator, residual=("attention_out.weight", "down.weight"))
 
     def begin(self, tokens_BT: Tensor, positions: Tensor) -> tuple[Tensor, Any]:
         return self.embedding(tokens_BT) + self.positions(positions), None
 
-    def finish(self, x_BTD: Tensor) -> Tensor:
-        return self.norm(x_BTD)  # type: ignore[no-any-return]
-
-    def to_hugging_face(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def hugging_face_config(self) -> dict[str, Any]:
         c = self.config
-        config = {
+        return {
             "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": c.vocab_size,
             "n_positions": c.context, "n_ctx": c.context, "n_embd": c.d_model, "n_layer": c.num_layers,
             "n_head": c.heads, "n_inner": c.feed_forward, "activation_function": "gelu_new",
             "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
             "tie_word_embeddings": c.tie_embeddings,
         }  # fmt: skip
-        tensors = {}
-        for name, tensor in self._named().items():
-            if tensor is not None:
-                tensors[name] = tensor
-            else:  # transformers knows no GPT-2 without biases
-                tensors[name] = torch.zeros(_bias_length(c, name))
-        return config, {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
-    def load_hugging_face(self, tensors: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, own in self._named().items():
-                if own is not None:
-                    own.copy_(tensors[name])
-
-    def _named(self) -> dict[str, Tensor | None]:
-        """Own tensors under GPT-2's names; its linear layers keep their weights transposed."""
-        named: dict[str, Tensor | None] = {
-            "transformer.wte.weight": self.embedding.weight,
-            "transformer.wpe.weight": self.positions.weight,
-            "transformer.ln_f.weight": self.norm.weight,
-            "transformer.ln_f.bias": self.norm.bias,
-        }
+    def hugging_face_tensors(self) -> dict[str, Tensor]:
+        named = {"transformer.wte.weight": self.embedding.weight, "transformer.wpe.weight": self.positions.weight}
         if self.head is not None:
             named["lm_head.weight"] = self.head
+        layers: dict[str, nn.Module] = {"transformer.ln_f": self.norm}
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            for theirs, layer in (
-                ("ln_1", block.attention_norm), ("attn.c_attn", block.query_key_value),
-                ("attn.c_proj", block.attention_out), ("ln_2", block.feed_forward_norm),
-                ("mlp.c_fc", block.up), ("mlp.c_proj", block.down),
-            ):  # fmt: skip
-                prefix = f"transformer.h.{number}.{theirs}"
-                weight: Tensor = layer.weight
-                named[f"{prefix}.weight"] = weight.T if weight.dim() == 2 else weight
-                named[f"{prefix}.bias"] = layer.bias
+            prefix = f"transformer.h.{number}"
+            layers |= {
+                f"{prefix}.ln_1": block.attention_norm, f"{prefix}.attn.c_attn": block.query_key_value,
+                f"{prefix}.attn.c_proj": block.attention_out, f"{prefix}.ln_2": block.feed_forward_norm,
+                f"{prefix}.mlp.c_fc": block.up, f"{prefix}.mlp.c_proj": block.down,
+            }  # fmt: skip
+        for name, layer in layers.items():
+            weight, bias = layer.weight, layer.bias
+            assert isinstance(weight, Tensor)
+            # transformers keeps the weights of linear layers transposed, and knows no GPT-2 without biases.
+            named[f"{name}.weight"] = weight.T if weight.dim() == 2 else weight
+            named[f"{name}.bias"] = bias if isinstance(bias, Tensor) else torch.zeros(len(weight))
         return named
 
 
-def _bias_length(config: ModelConfig, name: str) -> int:
-    if name.endswith("c_attn.bias"):
-        return 3 * config.d_model
-    return config.feed_forward if name.endswith("c_fc.bias") else config.d_model
+register(GPT2Architecture())

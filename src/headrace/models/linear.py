@@ -1,4 +1,4 @@
-"""Matrix products of the network, by the kernel that this machine was measured to be fastest with.
+"""Linear layers that can use oneDNN's kernels, where these were measured to be faster on this machine.
 
 PyTorch's float32 products on x86 go through MKL, which on AMD processors leaves a tenth to a fifth of the machine
 unused; oneDNN, which PyTorch carries too, does not. bfloat16 goes through oneDNN anyway.
@@ -14,12 +14,12 @@ from torch.nn import functional
 
 
 def has_onednn() -> bool:
-    """Whether this build of PyTorch carries oneDNN's products."""
+    """Return whether this build of PyTorch carries oneDNN's matrix products."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
 
 
 def onednn_product(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias by oneDNN, whatever the strides of the weight."""
+    """Compute x @ weight.T + bias by oneDNN, whatever the strides of the weight."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
     return product
 

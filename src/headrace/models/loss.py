@@ -1,4 +1,4 @@
-"""The head and its loss in chunks: full logits never exist, and nothing is computed twice."""
+"""The loss of the head, computed in chunks: full logits never exist, and nothing is computed twice."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch.nn.functional import linear
 from headrace.models.linear import onednn_product
 
 CHUNK_BYTES = 32 << 20
-"""Logits at a time. Each chunk reads and writes the whole gradient of the head: smaller ones cost time."""
+"""Size of a chunk of logits. Each chunk reads and writes the whole gradient of the head: smaller ones cost time."""
 
 LEAST_PROBABILITY = torch.finfo(torch.float32).tiny
+"""Floor of the probability of a target: losses above 87 nats count as 87."""
 
 
 def head_loss(
@@ -25,11 +26,11 @@ def head_loss(
     use_onednn: bool = False,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Tensor:
-    """scale x the sum of cross-entropies of `hidden @ weight.T` at the targets that the mask lets count.
+    """Return `scale` times the sum of the cross-entropies of `hidden @ weight.T` at the targets inside the mask.
 
-    The gradient of a chunk's logits is known as soon as the logits are, so it is used on the spot, for the hidden
-    states and for the weights, and the logits of the chunk are gone before the next ones come. If the weight has a
-    gradient already, it is added to on the spot, so a second one never exists: call backward once for every call.
+    The gradient of a chunk's logits is known as soon as the logits are: it is used at once, for the hidden states and
+    for the weights, and the logits are freed before the next chunk. If the weight has a gradient already, the new one
+    is added to it at once, so that a second one never exists: call backward exactly once for every call.
     """
     use_onednn = use_onednn and hidden_ND.dtype == torch.float32
     if not torch.is_grad_enabled():  # which a Function does not see: its inputs still ask for gradients
@@ -40,7 +41,7 @@ def head_loss(
 
 
 def _chunks(num_rows: int, vocab_size: int, chunk_bytes: int) -> list[slice]:
-    """Slices of equal size, as few as the limit allows."""
+    """Divide rows into slices of equal size, as few as the limit allows."""
     most = max(16, chunk_bytes // (4 * vocab_size))
     rows = max(1, -(-num_rows // -(-num_rows // most)))
     return [slice(start, min(start + rows, num_rows)) for start in range(0, num_rows, rows)]
@@ -70,13 +71,13 @@ class _HeadLoss(torch.autograd.Function):
             row_scale = scale if mask_N is None else mask_N[rows, None] * scale
             gradient = product(hidden, weight).float().softmax(1)
             chosen = gradient.gather(1, target)
-            # One exponential per logit instead of two; a loss is not told from one of 87 nats when it is above that.
+            # The softmax serves both loss and gradient: one exponential per logit instead of two.
             total -= (chosen.clamp_min(LEAST_PROBABILITY).log() * row_scale).sum()
             if grad_ND is None:
                 continue
             gradient.scatter_(1, target, chosen - 1)
             gradient = gradient.to(hidden.dtype)
-            # Scaled where it is small: beside the logits the hidden states are narrow.
+            # Scale the hidden states rather than the logits: they are much narrower.
             torch.mul(product(gradient, weight.T), row_scale, out=grad_ND[rows])
             scaled_hidden = (hidden * row_scale).to(hidden.dtype)
             if grad_VD is None:
@@ -91,5 +92,5 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
         grad_ND, grad_VD = ctx.saved_tensors
-        assert upstream[0] == 1, "scale the loss by `scale`: its gradients are computed by now"
+        assert upstream[0] == 1, "scale the loss by `scale`: its gradients are computed already"
         return grad_ND, grad_VD, None, None, None, None, None

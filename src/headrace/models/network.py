@@ -1,7 +1,8 @@
-"""What both networks share: the interface, attention within documents, and making one from its config."""
+"""What all networks share: the interface, attention within documents, and building one from its configuration."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from headrace.models.architecture import find_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.linear import Linear
 from headrace.models.loss import CHUNK_BYTES
@@ -19,16 +21,18 @@ from headrace.models.loss import CHUNK_BYTES
 
 
 class KeyValueCache:
-    """Keys and values of the tokens so far, for decoding."""
+    """The keys and values of all earlier tokens, so that decoding computes each only once."""
 
     def __init__(self, num_layers: int) -> None:
         self.layers: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
 
     @property
     def length(self) -> int:
+        """The number of tokens in the cache."""
         return 0 if self.layers[0] is None else self.layers[0][0].shape[2]
 
     def extend(self, layer: int, key_BHTK: Tensor, value_BHTK: Tensor) -> tuple[Tensor, Tensor]:
+        """Append the keys and values of new tokens to a layer, and return all that it has."""
         held = self.layers[layer]
         if held is not None:
             key_BHTK = torch.cat([held[0], key_BHTK], dim=2)
@@ -41,12 +45,16 @@ class Network(nn.Module, ABC):
     """A causal language model: tokens in, hidden states out; the head is applied by whoever needs logits or a loss."""
 
     blocks: nn.ModuleList
-    embedding: nn.Embedding
+    norm: nn.Module
+    """The norm after the last block."""
     head: nn.Parameter | None
+    """The weights of the head; None where it shares those of the embedding."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.head = None if config.tie_embeddings else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
         self.checkpoint_blocks = False
         self.head_chunk_bytes = CHUNK_BYTES
         self.use_compiled = False
@@ -55,6 +63,7 @@ class Network(nn.Module, ABC):
 
     @property
     def head_weight_VD(self) -> Tensor:
+        """The weights of the head, whether tied to the embedding or not."""
         return self.embedding.weight if self.head is None else self.head
 
     @property
@@ -72,7 +81,10 @@ class Network(nn.Module, ABC):
     def forward(
         self, tokens_BT: Tensor, documents_BT: Tensor | None = None, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Hidden states after the last norm. With `documents`, tokens attend and count positions within theirs."""
+        """Return the hidden states after the last norm.
+
+        With `documents_BT`, tokens attend only within their own document, and positions count from its start.
+        """
         start = 0 if cache is None else cache.length
         positions = torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)
         mask = None
@@ -85,10 +97,10 @@ class Network(nn.Module, ABC):
                 x_BTD = checkpoint(block, x_BTD, extras, mask, None, number, use_reentrant=False)
             else:
                 x_BTD = block(x_BTD, extras, mask, cache, number)
-        return self.finish(x_BTD)
+        return self.norm(x_BTD)  # type: ignore[no-any-return]
 
     def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
-        """What `forward` gives, by compiled code if `use_compiled`."""
+        """Return the hidden states as `forward` does, by compiled code if `use_compiled`."""
         if not self.use_compiled:
             return self(tokens_BT, documents_BT)  # type: ignore[no-any-return]
         if self._compiled is None:
@@ -96,34 +108,55 @@ class Network(nn.Module, ABC):
         return self._compiled(tokens_BT, documents_BT)
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Apply the head."""
         return hidden @ self.head_weight_VD.T
+
+    def draw_weights(self, generator: torch.Generator, residual: tuple[str, ...]) -> None:
+        """Draw matrices from a normal distribution and set biases to zero.
+
+        Matrices whose names end as in `residual` add to the residual stream, which 2 x layers of them do: they get
+        a smaller spread, so that the stream does not grow with depth.
+        """
+        residual_std = 0.02 / math.sqrt(2 * self.config.num_layers)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=residual_std if name.endswith(residual) else 0.02, generator=generator)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def to_hugging_face(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return config.json and the tensors as transformers names them."""
+        tensors = self.hugging_face_tensors()
+        return self.hugging_face_config(), {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+    def load_hugging_face(self, tensors: dict[str, Tensor]) -> None:
+        """Copy the weights from tensors under transformers' names; the caller has checked that all are there."""
+        with torch.no_grad():
+            for name, own in self.hugging_face_tensors().items():
+                own.copy_(tensors[name])
 
     @abstractmethod
     def begin(self, tokens_BT: Tensor, positions: Tensor) -> tuple[Tensor, Any]:
-        """Embed; and whatever every block needs (rotary tables)."""
+        """Return the embedded tokens, and what every block needs besides (such as rotary tables)."""
 
     @abstractmethod
-    def finish(self, x_BTD: Tensor) -> Tensor:
-        """The last norm."""
+    def hugging_face_config(self) -> dict[str, Any]:
+        """Return the content of config.json, by which transformers builds the same model."""
 
     @abstractmethod
-    def to_hugging_face(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """config.json and the tensors by the names that transformers knows."""
-
-    @abstractmethod
-    def load_hugging_face(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse; missing or extra tensors are the caller's to report."""
+    def hugging_face_tensors(self) -> dict[str, Tensor]:
+        """Return the parameters, or views of them, under the names that transformers gives them."""
 
 
 def document_mask(documents_BT: Tensor) -> Tensor:
-    """(B, 1, T, T): attend to earlier tokens of the same document; padding attends to itself."""
+    """Return the mask (B, 1, T, T) by which tokens see earlier tokens of their document; padding sees padding."""
     same = documents_BT[:, None, :, None] == documents_BT[:, None, None, :]
     length = documents_BT.shape[1]
     return same & torch.ones(length, length, dtype=torch.bool, device=documents_BT.device).tril()
 
 
 def document_positions(documents_BT: Tensor) -> Tensor:
-    """(B, T): positions that start again with every document."""
+    """Return positions (B, T) that start again with every document."""
     places = torch.arange(documents_BT.shape[1], device=documents_BT.device).expand_as(documents_BT)
     is_first = torch.ones_like(documents_BT, dtype=torch.bool)
     is_first[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
@@ -131,7 +164,7 @@ def document_positions(documents_BT: Tensor) -> Tensor:
 
 
 def attend(query_BHTK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor, mask: Tensor | None) -> Tensor:
-    """Fused causal attention; a mask replaces plain causality. Decoding one token may see everything."""
+    """Compute causal attention by PyTorch's fused kernel; a mask, if given, takes the place of plain causality."""
     is_causal = mask is None and query_BHTK.shape[2] > 1
     if is_causal and key_BHTK.shape[2] > query_BHTK.shape[2]:  # several new tokens after a cache
         new, old = query_BHTK.shape[2], key_BHTK.shape[2]
@@ -142,11 +175,6 @@ def attend(query_BHTK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor, mask: Tenso
 
 
 def build(config: ModelConfig, seed: int = 0) -> Network:
-    """A network with fresh weights, the same for the same seed."""
-    from headrace.models.gpt2 import GPT2
-    from headrace.models.qwen3 import Qwen3
-
-    assert config.vocab_size and config.context, "the recipe fills in vocab_size and context"
-    generator = torch.Generator().manual_seed(seed)
-    kind = {"gpt2": GPT2, "qwen3": Qwen3}[config.arch]
-    return kind(config, generator)
+    """Build a network with fresh weights, the same for the same seed."""
+    assert config.vocab_size and config.context, "vocab_size and context are filled in before a network is built"
+    return find_architecture(config.arch).build(config, torch.Generator().manual_seed(seed))

@@ -1,14 +1,17 @@
-"""Qwen3's shape: RMSNorm, rotary positions, normalised queries and keys, SwiGLU. Saved, it is a `Qwen3ForCausalLM`."""
+"""Qwen3's architecture: RMSNorm, rotary positions, normalised queries and keys, SwiGLU.
+
+A saved one is a `Qwen3ForCausalLM`.
+"""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+from headrace.models.architecture import Architecture, Matrix, Part, register
 from headrace.models.config import ModelConfig
 from headrace.models.linear import Linear
 from headrace.models.network import KeyValueCache, Network, attend
@@ -16,7 +19,41 @@ from headrace.models.network import KeyValueCache, Network, attend
 EPSILON = 1e-6
 
 
+class Qwen3Architecture(Architecture):
+    """The facts of Qwen3."""
+
+    name = "qwen3"
+
+    def default_feed_forward(self, d_model: int) -> int:
+        return max(64, round(d_model / 24) * 64)  # 8/3 of the width, to the nearest 64
+
+    def check(self, config: ModelConfig) -> None:
+        if config.head_dim % 2:
+            raise ValueError(f"rotary positions need an even width per head; d_model / num_heads is {config.head_dim}")
+
+    def block_matrices(self, config: ModelConfig) -> list[Matrix]:
+        width, feed_forward = config.d_model, config.feed_forward
+        return [
+            Matrix("attention", "query_key_value.weight", width, width, stacked=3),
+            Matrix("attention", "attention_out.weight", width, width),
+            Matrix("feed-forward", "gate_up.weight", feed_forward, width, stacked=2),
+            Matrix("feed-forward", "down.weight", width, feed_forward),
+        ]
+
+    def other_parameters(self, config: ModelConfig) -> dict[Part, int]:
+        return {"norms": (2 * config.num_layers + 1) * config.d_model + config.num_layers * 2 * config.head_dim}
+
+    def activation_bytes(self, config: ModelConfig, precision: str) -> int:
+        width, feed_forward = config.d_model, config.feed_forward
+        return {"float32": 60 * width + 16 * feed_forward, "bfloat16": 50 * width + 8 * feed_forward}[precision]
+
+    def build(self, config: ModelConfig, generator: torch.Generator) -> Network:
+        return Qwen3(config, generator)
+
+
 class Block(nn.Module):
+    """One layer: attention, then a feed-forward part, each after a norm and added to what came in."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width, feed_forward = config.d_model, config.feed_forward
@@ -49,27 +86,24 @@ class Block(nn.Module):
 
 
 def rotate(x_BHTK: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn pairs (k, k + K/2) by the angle of their position."""
+    """Rotate the pairs (k, k + K/2) by the angle of their position."""
     first, second = x_BHTK.chunk(2, dim=-1)
     return x_BHTK * cosine + torch.cat([-second, first], dim=-1) * sine
 
 
 class Qwen3(Network):
+    """The network of Qwen3."""
+
+    norm: nn.RMSNorm
     frequencies: Tensor
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__(config)
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.d_model, eps=EPSILON)
-        self.head = None if config.tie_embeddings else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
         powers = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         self.register_buffer("frequencies", config.rope_theta**-powers, persistent=False)
-        residual_std = 0.02 / math.sqrt(2 * config.num_layers)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                is_residual = name.endswith(("attention_out.weight", "down.weight"))
-                nn.init.normal_(parameter, std=residual_std if is_residual else 0.02, generator=generator)
+        self.draw_weights(generator, residual=("attention_out.weight", "down.weight"))
 
     def begin(self, tokens_BT: Tensor, positions: Tensor) -> tuple[Tensor, Any]:
         angles = positions[..., None].float() * self.frequencies  # (T, K/2), or (B, T, K/2) within documents
@@ -78,12 +112,9 @@ class Qwen3(Network):
             angles = angles[:, None]  # the same for all heads
         return self.embedding(tokens_BT), (angles.cos(), angles.sin())
 
-    def finish(self, x_BTD: Tensor) -> Tensor:
-        return self.norm(x_BTD)  # type: ignore[no-any-return]
-
-    def to_hugging_face(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def hugging_face_config(self) -> dict[str, Any]:
         c = self.config
-        config = {
+        return {
             "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": c.vocab_size,
             "hidden_size": c.d_model, "intermediate_size": c.feed_forward, "num_hidden_layers": c.num_layers,
             "num_attention_heads": c.heads, "num_key_value_heads": c.heads, "head_dim": c.head_dim,
@@ -91,15 +122,8 @@ class Qwen3(Network):
             "rope_theta": c.rope_theta, "attention_bias": False, "use_sliding_window": False,
             "attention_dropout": 0.0, "tie_word_embeddings": c.tie_embeddings,
         }  # fmt: skip
-        return config, {name: tensor.detach().contiguous() for name, tensor in self._named().items()}
 
-    def load_hugging_face(self, tensors: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, own in self._named().items():
-                own.copy_(tensors[name])
-
-    def _named(self) -> dict[str, Tensor]:
-        """Own tensors under Qwen3's names; joined matrices are views of their parts."""
+    def hugging_face_tensors(self) -> dict[str, Tensor]:
         named: dict[str, Tensor] = {
             "model.embed_tokens.weight": self.embedding.weight,
             "model.norm.weight": self.norm.weight,
@@ -109,6 +133,7 @@ class Qwen3(Network):
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             prefix = f"model.layers.{number}"
+            # Stacked matrices are saved apart, as views of their parts.
             for name, part in zip("qkv", block.query_key_value.weight.chunk(3), strict=True):
                 named[f"{prefix}.self_attn.{name}_proj.weight"] = part
             for name, part in zip(("gate", "up"), block.gate_up.weight.chunk(2), strict=True):
@@ -122,3 +147,6 @@ class Qwen3(Network):
                 f"{prefix}.post_attention_layernorm.weight": block.feed_forward_norm.weight,
             }
         return named
+
+
+register(Qwen3Architecture())

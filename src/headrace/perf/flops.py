@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headrace.models.architecture import BLOCK_PARTS, PARTS
 from headrace.models.config import ModelConfig
-from headrace.models.counts import Counts, count
+from headrace.models.counts import FLOAT_BYTES, Counts, count
 
-PARTS = ("embedding", "attention", "feed-forward", "norms", "head")
 PHASES = ("forward", "backward", "optimizer")
-NEWTON_SCHULZ_STEPS = 5
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Work:
-    """One update."""
+    """The matrix FLOPs of one update, and the counts of the network that they come from."""
 
     flops: dict[str, dict[str, float]]
     """By part, then phase. The head's gradients are made in its forward pass, and counted as backward here."""
     counts: Counts
 
     def phase_flops(self, phase: str) -> float:
+        """Return the FLOPs of a phase over all parts."""
         return sum(part[phase] for part in self.flops.values())
 
     @property
     def timed_flops(self) -> dict[str, float]:
-        """By the stages that the trainer times: its forward includes all of the head."""
+        """The FLOPs by the stages that the trainer times: its forward stage includes all of the head."""
         head = self.flops["head"]["backward"]
         return {
             "forward": self.phase_flops("forward") + head,
@@ -36,48 +36,39 @@ class Work:
 
 
 def count_work(
-    config: ModelConfig, sequence_length: int, num_tokens: int, optimizer: str, checkpointing: bool = False
+    config: ModelConfig,
+    sequence_length: int,
+    num_tokens: int,
+    update_flops: Mapping[str, float],
+    gradient_checkpointing: bool = False,
 ) -> Work:
-    """Count an update of `num_tokens` tokens.
+    """Count an update on `num_tokens` tokens; `update_flops` are the optimizer's, by part.
 
     >>> config = ModelConfig(arch="gpt2", d_model=64, num_layers=2, vocab_size=100, context=32)
-    >>> work = count_work(config, 32, 1024, "adamw")
+    >>> work = count_work(config, 32, 1024, update_flops={})
     >>> work.phase_flops("backward") == 2 * work.phase_flops("forward")
     True
     """
     counts = count(config, sequence_length)
-    orthogonal = newton_schulz_flops(config) if optimizer == "muon" else {}
-    flops = {}
+    flops: dict[str, dict[str, float]] = {}
     for part in PARTS:
         forward = counts.forward_flops_per_token.get(part, 0.0) * num_tokens
-        again = forward if checkpointing and part in ("attention", "feed-forward") else 0.0
-        flops[part] = {"forward": forward, "backward": 2 * forward + again, "optimizer": orthogonal.get(part, 0.0)}
+        again = forward if gradient_checkpointing and part in BLOCK_PARTS else 0.0
+        flops[part] = {"forward": forward, "backward": 2 * forward + again, "optimizer": update_flops.get(part, 0.0)}
     return Work(flops, counts)
 
 
-def newton_schulz_flops(config: ModelConfig) -> dict[str, float]:
-    """What Muon's orthogonalisation costs per update: per step two products with the Gram matrix, and its square."""
-    width, ff, layers = config.d_model, config.feed_forward, config.num_layers
-    matrices = {"attention": [(width, width)] * 4, "feed-forward": [(width, ff)] * (2 if config.arch == "gpt2" else 3)}
-    return {
-        part: float(layers * sum(_orthogonalise_flops(*sorted(shape)) for shape in shapes))
-        for part, shapes in matrices.items()
-    }
+def least_traffic(
+    work: Work, num_micro_batches: int, activation_bytes: float, optimizer_bytes: float
+) -> dict[str, float]:
+    """Return the bytes that each timed stage must move at least.
 
-
-def _orthogonalise_flops(short: int, long: int) -> int:
-    return NEWTON_SCHULZ_STEPS * (2 * 2 * short * short * long + 2 * short**3)
-
-
-def least_traffic(work: Work, num_micro_batches: int, activation_bytes: float, optimizer: str) -> dict[str, float]:
-    """Bytes that each timed stage must move: weights per micro-batch, activations each way, optimizer state.
-
-    `activation_bytes` are those that one update keeps for its backward passes, over all micro-batches.
+    The weights move once per micro-batch, activations once each way, and the optimizer's state of `optimizer_bytes`
+    once each way per update. `activation_bytes` are kept for backward passes, over all micro-batches of an update.
     """
     weights = FLOAT_BYTES * work.counts.num_parameters
-    state = 2 if optimizer == "adamw" else 1
     return {
         "forward": num_micro_batches * weights + activation_bytes,
         "backward": num_micro_batches * 3 * weights + 2 * activation_bytes,  # read weights, read and write gradients
-        "optimizer": (3 + 2 * state) * weights,  # gradient, weight and state read; weight and state written
+        "optimizer": 3 * weights + 2 * optimizer_bytes,  # gradient, weight and state read; weight and state written
     }

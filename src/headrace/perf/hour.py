@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.models.config import ModelConfig
+from headrace.models.counts import count
 from headrace.perf.flops import count_work
 from headrace.perf.loss_law import Exposure, Law
 
@@ -56,9 +57,9 @@ def fit_pace(measured: Sequence[tuple[float, int, float]]) -> Pace:
     return Pace(float(shares[:, 0].sum() / (shares[:, 0] ** 2).sum()), 0.0)
 
 
-def flops_per_token(model: ModelConfig, length: int, batch_tokens: int, optimizer: str) -> float:
-    """Of training, the optimizer's share included: it is that much the smaller, the larger the batch."""
-    return sum(count_work(model, length, batch_tokens, optimizer).timed_flops.values()) / batch_tokens
+def flops_per_token(model: ModelConfig, length: int, batch_tokens: int, update_flops: Mapping[str, float]) -> float:
+    """Return the training FLOPs per token, optimizer included; its share shrinks as the batch grows."""
+    return sum(count_work(model, length, batch_tokens, update_flops).timed_flops.values()) / batch_tokens
 
 
 def batch_size_for(tokens: float, length: int) -> int:
@@ -84,7 +85,7 @@ def length_for(minutes: float) -> int:
 def foresee(
     model: ModelConfig,
     length: int,
-    optimizer: str,
+    update_flops: Mapping[str, float],
     unique_tokens: float,
     bytes_per_token: float,
     seconds: float,
@@ -93,11 +94,11 @@ def foresee(
     batch_size: int = 0,
 ) -> Prospect:
     """What training a network for so long would come to."""
-    rough = seconds / (pace.per_flop * flops_per_token(model, length, MOST_BATCH_TOKENS, optimizer))
+    rough = seconds / (pace.per_flop * flops_per_token(model, length, MOST_BATCH_TOKENS, update_flops))
     batch_size = batch_size or batch_size_for(rough, length)
-    flops = flops_per_token(model, length, batch_size * length, optimizer)
+    flops = flops_per_token(model, length, batch_size * length, update_flops)
     tokens_per_second = 1 / (pace.per_flop * flops + pace.per_layer * model.num_layers)
-    parameters = sum(count_work(model, length, 1, optimizer).counts.parameters.values())
+    parameters = count(model, length).num_parameters
     tokens = max(1.0, seconds * tokens_per_second)
     exposure = Exposure(parameters, model.vocab_size, tokens, unique_tokens, bytes_per_token)
     return Prospect(exposure, batch_size, tokens_per_second, law.bits_per_byte(exposure))

@@ -1,39 +1,32 @@
-"""Memory of a run by part."""
+"""The memory of a run by part, estimated from counts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.models.architecture import find_architecture
 from headrace.models.config import ModelConfig
-from headrace.models.counts import Counts
+from headrace.models.counts import FLOAT_BYTES, Counts
 
-FLOAT_BYTES, BFLOAT16_BYTES = 4, 2
-# Bytes that a block keeps for each token: so many for each of its width, so many for each of its feed-forward width.
-# Counted on networks of several shapes.
-KEPT_BYTES = {
-    ("gpt2", "float32"): (32, 8),
-    ("gpt2", "bfloat16"): (20, 4),
-    ("qwen3", "float32"): (60, 16),
-    ("qwen3", "bfloat16"): (50, 8),
-}
-# PyTorch asks glibc for aligned memory, and to glibc the place of a freed tensor is too small for the next one of its
-# size (docs/design/rehearsal.md). So much of what comes and goes is lost to it, where it was not measured.
+BFLOAT16_BYTES = 2
 FRAGMENTATION = 0.5
+"""Share of what comes and goes that is lost to fragmentation, where it was not measured. PyTorch asks glibc for aligned
+memory, and the place of a freed tensor is then too small for the next one of its size (docs/design/rehearsal.md)."""
 
 
 @dataclass(frozen=True)
 class MemoryParts:
-    """Bytes of each part at the moment when most is held."""
+    """The bytes of each part at the moment when the process holds most."""
 
     weights: int
     weight_copies: int
-    """Those of a lower precision, which autocast makes in every forward pass."""
+    """Copies in a lower precision, which autocast makes in every forward pass."""
     gradients: int
     optimizer: int
     activations: int
     head_buffer: int
     fragmentation: int
-    """Held by the allocator, and of no use."""
+    """Memory that the allocator holds and cannot use."""
     loader: int
     runtime: int
 
@@ -42,7 +35,7 @@ class MemoryParts:
         return sum(self.as_dict().values())
 
     def as_dict(self) -> dict[str, int]:
-        """By the names that people see."""
+        """Return the bytes by the names that people see."""
         return {
             "weights": self.weights,
             "weight copies": self.weight_copies,
@@ -56,31 +49,18 @@ class MemoryParts:
         }
 
 
-def matrix_parameters(config: ModelConfig) -> int:
-    """Weights of the matrices in the blocks, which Muon owns."""
-    width = config.d_model
-    per_layer = 4 * width * width + (2 if config.arch == "gpt2" else 3) * width * config.feed_forward
-    return config.num_layers * per_layer
-
-
-def optimizer_bytes(config: ModelConfig, counts: Counts, optimizer: str) -> int:
-    """AdamW keeps two averages of each parameter, Muon one."""
-    muon = matrix_parameters(config) if optimizer == "muon" else 0
-    return FLOAT_BYTES * (2 * (counts.num_parameters - muon) + muon)
-
-
-def weight_copy_bytes(config: ModelConfig, precision: str) -> int:
-    """Return the size of autocast's copies of the matrices in the blocks, kept until they are used backwards.
+def weight_copy_bytes(counts: Counts, precision: str) -> int:
+    """Return the size of autocast's copies of the matrices in the blocks, kept until the backward pass has used them.
 
     With gradient checkpointing they are kept as well, to the end of the forward pass: that is when most is held.
     """
-    return BFLOAT16_BYTES * matrix_parameters(config) if precision == "bfloat16" else 0
+    return BFLOAT16_BYTES * counts.block_weights if precision == "bfloat16" else 0
 
 
 def memory_parts(
     config: ModelConfig,
     counts: Counts,
-    optimizer: str,
+    optimizer_bytes: int,
     micro_batch_tokens: int,
     activation_bytes_per_token: float,
     head_chunk_bytes: int,
@@ -89,23 +69,23 @@ def memory_parts(
     num_shards: int = 1,
     precision: str = "float32",
 ) -> MemoryParts:
-    """What training holds at its peak: the end of a forward pass, with the gradients of earlier micro-batches.
+    """Estimate what training holds at its peak: the end of a forward pass, with gradients of earlier micro-batches.
 
-    What the optimizer works in takes the place of activations, which are gone by then. `runtime_bytes` is what the
-    process takes with nothing built: measured, not assumed.
-    `num_shards`: processes that share the state of the model; each gathers the head while it computes.
+    What the optimizer works in takes the place of activations, which are gone by then. `optimizer_bytes` is its state,
+    `runtime_bytes` what the process takes with nothing built, as measured, and `num_shards` the number of processes
+    that share the state of the model: each gathers the whole head while it computes.
     """
     weights = FLOAT_BYTES * counts.num_parameters // num_shards
     head_weight = FLOAT_BYTES * config.vocab_size * config.d_model
     logits = min(head_chunk_bytes, FLOAT_BYTES * micro_batch_tokens * config.vocab_size)
-    copies = weight_copy_bytes(config, precision)
+    copies = weight_copy_bytes(counts, precision)
     activations = int(micro_batch_tokens * activation_bytes_per_token)
     head_buffer = 2 * logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
     return MemoryParts(
         weights=weights + (head_weight if num_shards > 1 else 0),
         weight_copies=copies,
         gradients=weights,
-        optimizer=optimizer_bytes(config, counts, optimizer) // num_shards,
+        optimizer=optimizer_bytes // num_shards,
         activations=activations,
         head_buffer=head_buffer,
         fragmentation=int(FRAGMENTATION * (weights + copies + activations + head_buffer)),
@@ -115,18 +95,17 @@ def memory_parts(
 
 
 def estimated_activation_bytes_per_token(config: ModelConfig, precision: str = "float32") -> float:
-    """Estimate what the blocks keep for the backward pass, where there is no network to count it on."""
-    per_width, per_feed_forward = KEPT_BYTES[config.arch, precision]
-    return config.num_layers * (per_width * config.d_model + per_feed_forward * config.feed_forward)
+    """Estimate what the blocks keep per token for the backward pass, where there is no network to count it on."""
+    return config.num_layers * find_architecture(config.arch).activation_bytes(config, precision)
 
 
 def checkpointed_bytes_per_token(config: ModelConfig, activation_bytes_per_token: float) -> float:
-    """With gradient checkpointing: the input of each block, and what one block keeps."""
+    """Return what gradient checkpointing keeps per token: the input of each block, and all activations of one."""
     return FLOAT_BYTES * config.num_layers * config.d_model + activation_bytes_per_token / config.num_layers
 
 
 def room_for(part_bytes: float, free_bytes: float) -> float:
-    """By what factor a part could grow until nothing is free.
+    """Return the factor by which a part could grow until no memory is free.
 
     >>> room_for(100, 300)
     4.0

@@ -9,6 +9,7 @@ from headrace.perf.memory import room_for
 from headrace.perf.roofline import Point, attainable, roofline_points
 from headrace.report.blocks import Bar, Block, Chart, Paragraph, Series, Table
 from headrace.report.read import RunRecord
+from headrace.training.optimizers.assignment import state_bytes
 from headrace.units import human_bytes, human_count, human_percent, human_rate
 
 SCALING_HEADINGS = (
@@ -55,7 +56,9 @@ def _points(run: RunRecord) -> list[Point]:
     if not bandwidth or not peak or per_token is None:
         return []
     kept = per_token * run.tokens_per_step
-    traffic = least_traffic(run.work, run.num_micro_batches, kept, run.training["optimizer"])
+    traffic = least_traffic(
+        run.work, run.num_micro_batches, kept, state_bytes(run.work.counts, run.training["optimizer"])
+    )
     seconds = {stage: value / len(run.metrics) for stage, value in run.seconds.items()}
     return roofline_points(run.work.timed_flops, traffic, seconds, peak, bandwidth)
 

@@ -20,6 +20,7 @@ from headrace.perf import breakdown, flops, speed
 from headrace.run import shapes
 from headrace.run.directory import RunFolder, read_samples
 from headrace.training.loop import TRAINING_STAGES
+from headrace.training.optimizers.assignment import RULES, update_flops
 
 DONE_SECONDS = 1e-4  # a stage that was not due takes less
 
@@ -88,7 +89,7 @@ class RunRecord:
             self.model,
             training["max_length"],
             self.tokens_per_step,
-            training["optimizer"],
+            update_flops(self.model, training["optimizer"]),
             training["gradient_checkpointing"],
         )
 
@@ -156,6 +157,8 @@ def read_run(folder: Path) -> RunRecord:
     try:
         if not shapes.fits(config, shapes.CONFIG) or config["training"]["batch_size"] < 1:
             raise ValueError("lacks values that a report needs")
+        if config["training"]["optimizer"] not in RULES:
+            raise ValueError("names an optimizer that this version does not have")
         model = ModelConfig.model_validate(config["model"])
     except (ValidationError, ValueError):
         raise ReportError(

@@ -21,6 +21,7 @@ from headrace.perf.memory import (
 from headrace.run.config import Config
 from headrace.training.autotune import SMALL_CHUNK_BYTES
 from headrace.training.config import TrainingConfig
+from headrace.training.optimizers.assignment import state_bytes
 from headrace.training.step import Execution
 from headrace.units import human_bytes, parse_bytes
 
@@ -41,10 +42,11 @@ def count_memory(
         per_token = estimated_activation_bytes_per_token(model, execution.precision)
         if execution.gradient_checkpointing:
             per_token = checkpointed_bytes_per_token(model, per_token)
+    counts = count(model, training.max_length)
     return memory_parts(
         model,
-        count(model, training.max_length),
-        training.optimizer,
+        counts,
+        state_bytes(counts, training.optimizer),
         execution.micro_batch_size * training.max_length,
         per_token,
         execution.head_chunk_bytes,

@@ -44,7 +44,8 @@ from headrace.training.autotune import choose
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
 from headrace.training.evaluate import Evaluation, Evaluator
 from headrace.training.loop import BatchStream, Loop, Position, StepInfo, StopWaiting, Tally, as_metrics
-from headrace.training.optimizer import Optimizer
+from headrace.training.optimizers.assignment import state_bytes
+from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.restore import load_optimizer, load_weights
 from headrace.training.schedule import Limits
 from headrace.training.step import Execution, TrainStep
@@ -229,7 +230,7 @@ class Pretraining:
         parts = memory_parts(
             self.config.model,
             self.counts,
-            training.optimizer,
+            state_bytes(self.counts, training.optimizer),
             micro_batch_tokens=training.micro_batch_size * training.max_length,
             activation_bytes_per_token=per_token,
             head_chunk_bytes=self.execution.head_chunk_bytes,

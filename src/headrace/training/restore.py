@@ -16,7 +16,8 @@ from torch import Tensor
 from headrace.errors import CheckpointError
 from headrace.files import read_checked_json
 from headrace.models.network import Network
-from headrace.training.optimizer import NEVER_NEGATIVE, Optimizer
+from headrace.training.optimizers.adamw import NEVER_NEGATIVE
+from headrace.training.optimizers.optimizer import Optimizer
 
 STATE_VERSION = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"

@@ -17,7 +17,7 @@ from headrace.distributed.pieces import as_whole
 from headrace.distributed.replicas import Replica
 from headrace.models.loss import CHUNK_BYTES, head_loss
 from headrace.models.network import Network
-from headrace.training.optimizer import Optimizer
+from headrace.training.optimizers.optimizer import Optimizer
 
 
 class TokenBatch(Protocol):

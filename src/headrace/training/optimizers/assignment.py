@@ -1,0 +1,56 @@
+"""Which rule updates which parameters, and what that costs: `training.optimizer` names the rule of block matrices.
+
+The embedding, the head and vectors (norms, biases) are always updated by AdamW, vectors without weight decay.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from torch import Tensor
+
+from headrace.models.architecture import find_architecture
+from headrace.models.config import ModelConfig
+from headrace.models.counts import FLOAT_BYTES, Counts
+from headrace.models.network import Network
+from headrace.training.config import TrainingConfig
+from headrace.training.optimizers.adamw import AdamW
+from headrace.training.optimizers.muon import Muon
+from headrace.training.optimizers.rule import Rule
+
+RULES: dict[str, type[Rule]] = {"muon": Muon, "adamw": AdamW}
+
+
+def assign(network: Network, config: TrainingConfig) -> list[Rule]:
+    """Give every parameter of a network to the rule that updates it."""
+    parameters = dict(network.named_parameters())
+    stacked: dict[Tensor, int] = {}
+    for matrix in find_architecture(network.config.arch).block_matrices(network.config):
+        for layer in range(len(network.blocks)):
+            stacked[parameters[f"blocks.{layer}.{matrix.name}"]] = matrix.stacked
+    others = [parameter for parameter in parameters.values() if parameter not in stacked]
+    return [
+        AdamW([parameter for parameter in others if parameter.dim() == 2], config, config.weight_decay),
+        AdamW([parameter for parameter in others if parameter.dim() != 2], config, 0.0),
+        RULES[config.optimizer](list(stacked), config, config.weight_decay, stacked),
+    ]
+
+
+def update_flops(config: ModelConfig, optimizer: str) -> dict[str, float]:
+    """Count the FLOPs of matrix products in one update by the optimizer, by part of the network.
+
+    >>> model = ModelConfig(d_model=64, num_layers=2)
+    >>> update_flops(model, "muon")["attention"] / 1e6, update_flops(model, "adamw")["attention"]
+    (62.91456, 0.0)
+    """
+    flops: dict[str, float] = defaultdict(float)
+    for matrix in find_architecture(config.arch).block_matrices(config):
+        each = RULES[optimizer].update_flops(matrix.rows, matrix.columns)
+        flops[matrix.part] += float(config.num_layers * matrix.stacked * each)
+    return dict(flops)
+
+
+def state_bytes(counts: Counts, optimizer: str) -> int:
+    """Return the size of the optimizer's state of a network."""
+    in_blocks = len(RULES[optimizer].averages) * counts.block_weights
+    return FLOAT_BYTES * (in_blocks + len(AdamW.averages) * (counts.num_parameters - counts.block_weights))

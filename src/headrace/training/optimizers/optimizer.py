@@ -1,0 +1,65 @@
+"""The optimizer of a network: the rules of all its parameters, and their state by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor
+
+from headrace.distributed.pieces import as_whole, own_part
+from headrace.models.counts import FLOAT_BYTES
+from headrace.models.network import Network
+from headrace.training.config import TrainingConfig
+from headrace.training.optimizers.assignment import assign
+
+
+class Optimizer:
+    """All parameters of a network, each updated by the rule it is assigned to."""
+
+    def __init__(self, network: Network, config: TrainingConfig) -> None:
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in network.named_parameters()}
+        self._peak = config.learning_rate
+        self.rules = assign(network, config)
+
+    def step(self, factor: float) -> None:
+        """Update all parameters with the learning rate at this share of its peak."""
+        for rule in self.rules:
+            rule.step(self._peak * factor)
+
+    def bytes_to_come(self) -> int:
+        """Return the bytes of state that the first step will allocate.
+
+        What updates work in besides is no more than what the backward pass has freed.
+        """
+        return sum(
+            FLOAT_BYTES * len(rule.averages) * parameter.numel()
+            for rule in self.rules
+            for parameter in rule.parameters
+            if parameter not in rule.state
+        )
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the state of each parameter, whole, by name. Processes that share a model must do so together."""
+        for rule in self.rules:
+            for parameter, state in rule.state.items():
+                for key, value in state.items():
+                    yield f"{self._names[parameter]}.{key}", as_whole(value)
+
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of what `tensors` yields once every parameter has been updated."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for rule in self.rules:
+            for parameter in rule.parameters:
+                name = self._names[parameter]
+                shapes |= {f"{name}.{key}": () for key in rule.scalars}
+                shapes |= {f"{name}.{key}": tuple(parameter.shape) for key in rule.averages}
+        return shapes
+
+    def load_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Restore the state that `tensors` yielded, in this `layout`; each process keeps its own pieces."""
+        owners = {self._names[parameter]: (rule, parameter) for rule in self.rules for parameter in rule.parameters}
+        for name, tensor in tensors:
+            owner, _, key = name.rpartition(".")
+            rule, parameter = owners[owner]
+            value = tensor.to(parameter.device, copy=True)
+            rule.state.setdefault(parameter, {})[key] = own_part(value, parameter) if value.dim() else value
