@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.perf.memory import estimated_activation_bytes_per_token, weight_copy_bytes
 from headrace.training.activations import LENGTH, activation_bytes_per_token, kept_bytes
+from headrace.training.execution import Execution, Precision
 
 
 @pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
@@ -13,8 +16,7 @@ def test_kept_bytes_grow_with_layers_and_shrink_with_checkpointing(arch: str) ->
     def kept(layers: int, checkpointing: bool) -> float:
         shape = {"d_model": 64, "num_layers": layers, "vocab_size": 50, "context": 32}
         network = build(ModelConfig(arch=arch, **shape))  # type: ignore[arg-type]
-        network.checkpoint_blocks = checkpointing
-        return activation_bytes_per_token(network)
+        return activation_bytes_per_token(network, Execution(1, gradient_checkpointing=checkpointing))
 
     one, two, four = kept(1, False), kept(2, False), kept(4, False)
     assert four - two == pytest.approx(2 * (two - one))
@@ -29,16 +31,18 @@ def test_copies_of_weights_are_not_kept_for_each_token(arch: str, checkpointing:
     """Autocast's copies in bfloat16 are there once, however many tokens a micro-batch has."""
     config = ModelConfig(arch=arch, d_model=512, num_layers=2, vocab_size=50, context=32)  # type: ignore[arg-type]
     network = build(config)
-    network.checkpoint_blocks = checkpointing
-    assert activation_bytes_per_token(network, "bfloat16") < activation_bytes_per_token(network)
+    float32 = Execution(1, gradient_checkpointing=checkpointing)
+    bfloat16 = replace(float32, precision="bfloat16")
+    assert activation_bytes_per_token(network, bfloat16) < activation_bytes_per_token(network, float32)
 
 
 @pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_estimates_are_near_what_is_counted(arch: str, precision: str) -> None:
+def test_estimates_are_near_what_is_counted(arch: str, precision: Precision) -> None:
     config = ModelConfig(arch=arch, d_model=256, num_layers=4, vocab_size=257, context=64)  # type: ignore[arg-type]
     network = build(config)
-    per_token = activation_bytes_per_token(network, precision)
+    execution = Execution(1, precision)
+    per_token = activation_bytes_per_token(network, execution)
     assert estimated_activation_bytes_per_token(config, precision) == pytest.approx(per_token, rel=0.05)
-    shared = kept_bytes(network, precision, 1, LENGTH) - LENGTH * per_token
+    shared = kept_bytes(network, execution, 1, LENGTH) - LENGTH * per_token
     assert weight_copy_bytes(config, precision) == pytest.approx(shared, abs=10_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,8 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from headrace.models.config import ModelConfig
-from headrace.models.linear import Linear
-from headrace.models.loss import CHUNK_BYTES
+from headrace.models.kernels import PLAIN, Kernels
 
 # Shapes: B rows, T tokens, D width, H heads, K width per head, V vocabulary.
 
@@ -47,32 +45,27 @@ class Network(nn.Module, ABC):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.checkpoint_blocks = False
-        self.head_chunk_bytes = CHUNK_BYTES
-        self.use_compiled = False
-        self._compiled: Callable[..., Tensor] | None = None
-        self._use_onednn = False
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the weights are on."""
+        return self.embedding.weight.device
 
     @property
     def head_weight_VD(self) -> Tensor:
         return self.embedding.weight if self.head is None else self.head
 
-    @property
-    def use_onednn(self) -> bool:
-        """Whether float32 products go through oneDNN instead of PyTorch's default."""
-        return self._use_onednn
-
-    @use_onednn.setter
-    def use_onednn(self, value: bool) -> None:
-        self._use_onednn = value
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.use_onednn = value
-
     def forward(
-        self, tokens_BT: Tensor, documents_BT: Tensor | None = None, cache: KeyValueCache | None = None
+        self,
+        tokens_BT: Tensor,
+        documents_BT: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        kernels: Kernels = PLAIN,
     ) -> Tensor:
-        """Hidden states after the last norm. With `documents`, tokens attend and count positions within theirs."""
+        """Return the hidden states after the last norm.
+
+        With `documents`, each token attends only to its own document, and positions count from the document's start.
+        """
         start = 0 if cache is None else cache.length
         positions = torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)
         mask = None
@@ -81,19 +74,11 @@ class Network(nn.Module, ABC):
             positions = document_positions(documents_BT)
         x_BTD, extras = self.begin(tokens_BT, positions)
         for number, block in enumerate(self.blocks):
-            if self.checkpoint_blocks and torch.is_grad_enabled():
-                x_BTD = checkpoint(block, x_BTD, extras, mask, None, number, use_reentrant=False)
+            if kernels.gradient_checkpointing and torch.is_grad_enabled():
+                x_BTD = checkpoint(block, x_BTD, extras, mask, None, number, kernels, use_reentrant=False)
             else:
-                x_BTD = block(x_BTD, extras, mask, cache, number)
+                x_BTD = block(x_BTD, extras, mask, cache, number, kernels)
         return self.finish(x_BTD)
-
-    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
-        """What `forward` gives, by compiled code if `use_compiled`."""
-        if not self.use_compiled:
-            return self(tokens_BT, documents_BT)  # type: ignore[no-any-return]
-        if self._compiled is None:
-            self._compiled = torch.compile(self.forward, dynamic=False)
-        return self._compiled(tokens_BT, documents_BT)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden @ self.head_weight_VD.T
