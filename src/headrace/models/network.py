@@ -1,4 +1,4 @@
-"""What both networks share: the interface, attention within documents, and making one from its config."""
+"""The parts that all architectures share: the interface, the KV cache, attention within documents."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ class KeyValueCache:
 
     @property
     def length(self) -> int:
+        """Number of tokens so far."""
         return 0 if self.layers[0] is None else self.layers[0][0].shape[2]
 
     def extend(self, layer: int, key_BHTK: Tensor, value_BHTK: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of new tokens to a layer; return those of all its tokens."""
         held = self.layers[layer]
         if held is not None:
             key_BHTK = torch.cat([held[0], key_BHTK], dim=2)
@@ -53,6 +55,7 @@ class Network(nn.Module, ABC):
 
     @property
     def head_weight_VD(self) -> Tensor:
+        """The weight of the head: its own, or the embedding's."""
         return self.embedding.weight if self.head is None else self.head
 
     def forward(
@@ -81,34 +84,35 @@ class Network(nn.Module, ABC):
         return self.finish(x_BTD)
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Apply the head."""
         return hidden @ self.head_weight_VD.T
 
     @abstractmethod
     def begin(self, tokens_BT: Tensor, positions: Tensor) -> tuple[Tensor, Any]:
-        """Embed; and whatever every block needs (rotary tables)."""
+        """Return the embedded tokens, and what every block needs besides (rotary tables, or None)."""
 
     @abstractmethod
     def finish(self, x_BTD: Tensor) -> Tensor:
-        """The last norm."""
+        """Apply the last norm."""
 
     @abstractmethod
     def to_hugging_face(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """config.json and the tensors by the names that transformers knows."""
+        """Return the content of config.json, and the tensors under the names that transformers knows."""
 
     @abstractmethod
     def load_hugging_face(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse; missing or extra tensors are the caller's to report."""
+        """Load tensors under the names of transformers; the caller has checked that none is missing."""
 
 
 def document_mask(documents_BT: Tensor) -> Tensor:
-    """(B, 1, T, T): attend to earlier tokens of the same document; padding attends to itself."""
+    """Return the attention mask (B, 1, T, T): tokens see earlier ones of their document; padding sees padding."""
     same = documents_BT[:, None, :, None] == documents_BT[:, None, None, :]
     length = documents_BT.shape[1]
     return same & torch.ones(length, length, dtype=torch.bool, device=documents_BT.device).tril()
 
 
 def document_positions(documents_BT: Tensor) -> Tensor:
-    """(B, T): positions that start again with every document."""
+    """Return positions (B, T) that start again at 0 with every document."""
     places = torch.arange(documents_BT.shape[1], device=documents_BT.device).expand_as(documents_BT)
     is_first = torch.ones_like(documents_BT, dtype=torch.bool)
     is_first[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
@@ -116,7 +120,7 @@ def document_positions(documents_BT: Tensor) -> Tensor:
 
 
 def attend(query_BHTK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor, mask: Tensor | None) -> Tensor:
-    """Fused causal attention; a mask replaces plain causality. Decoding one token may see everything."""
+    """Compute causal attention by PyTorch's fused kernel; a mask replaces plain causality."""
     is_causal = mask is None and query_BHTK.shape[2] > 1
     if is_causal and key_BHTK.shape[2] > query_BHTK.shape[2]:  # several new tokens after a cache
         new, old = query_BHTK.shape[2], key_BHTK.shape[2]
@@ -127,7 +131,7 @@ def attend(query_BHTK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor, mask: Tenso
 
 
 def build(config: ModelConfig, seed: int = 0) -> Network:
-    """A network with fresh weights, the same for the same seed."""
+    """Build a network with fresh weights, the same for the same seed."""
     from headrace.models.gpt2 import GPT2
     from headrace.models.qwen3 import Qwen3
 
