@@ -1,4 +1,4 @@
-"""How a network is trained."""
+"""The `training` section of a configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_THREADS = 4096
 
 
 class TrainingConfig(BaseModel):
-    """Everything about the training itself. Zero or `auto` means: chosen, and written into the resolved config."""
+    """The settings of training. Zero or `auto` means that the value is chosen, and written into the resolved config."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
