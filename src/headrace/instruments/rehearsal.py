@@ -24,7 +24,7 @@ from headrace.models.network import build
 from headrace.perf.flops import count_work
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal
 from headrace.training.activations import activation_bytes_per_token
-from headrace.training.autotune import candidate_sizes, choose_execution
+from headrace.training.autotune import candidate_sizes, choose_execution, default_micro_batch
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizer import Optimizer
@@ -199,23 +199,13 @@ def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
 
     The network has one layer, and its share of the vocabulary: layers and head weigh what they weigh in the whole.
     """
-    size = training.micro_batch_size or default_micro_batch(training)
+    size = training.micro_batch_size or default_micro_batch(training.batch_size, training.max_length)
     rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
     small = model.model_copy(update={"num_layers": 1, "vocab_size": max(2, model.vocab_size // model.num_layers)})
     batch = random_batch(small, rows, training.max_length)
     chosen = choose_execution(build(small).to(best_device()), batch, few, seconds=CHOOSING_SECONDS)
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
-
-
-def default_micro_batch(training: TrainingConfig, most_tokens: int = 2048) -> int:
-    """A divisor of the batch that is near what training measures to be fastest.
-
-    >>> default_micro_batch(TrainingConfig(batch_size=12, max_length=256))
-    6
-    """
-    sizes = [size for size in range(1, training.batch_size + 1) if training.batch_size % size == 0]
-    return max((size for size in sizes if size * training.max_length <= most_tokens), default=1)
 
 
 def random_batch(model: ModelConfig, rows: int, length: int, seed: int = 0) -> Batch:

@@ -43,7 +43,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """An `nn.Linear` that is told with every call which kernel to use."""
+    """An `nn.Linear` whose kernel is chosen with every call."""
 
     def forward(self, x: Tensor, kernels: Kernels) -> Tensor:  # type: ignore[override]
         is_wanted = kernels.matmul == "onednn" and x.dtype == torch.float32

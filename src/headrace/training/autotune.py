@@ -55,7 +55,7 @@ def choose_execution(
     `num_processes`: how many share the rows of a batch. `seconds`: after these, one round for each choice is enough.
     """
     num_rows = training.batch_size // num_processes
-    probe_size = _probe_size(num_rows, training.max_length)
+    probe_size = default_micro_batch(num_rows, training.max_length)
     plain = _plainest(training, num_rows, probe_size, memory_limit)
     replica = Replica(network)
 
@@ -88,7 +88,7 @@ def _plainest(training: TrainingConfig, num_rows: int, probe_size: int, memory_l
     """Return the execution that others are compared with; where memory is limited, the one that takes the least."""
     size = training.micro_batch_size or probe_size
     if num_rows % size:
-        near = min((n for n in range(1, num_rows + 1) if num_rows % n == 0), key=lambda n: abs(n - size))
+        near = min(_divisors(num_rows), key=lambda divisor: abs(divisor - size))
         raise UsageError(
             f"training.micro_batch_size {size} does not divide batch_size {num_rows}; use"
             f" training.micro_batch_size={near}"
@@ -139,6 +139,15 @@ def _choose_threads(plain: Execution, measure: Callable[[Execution], float], sec
     return min(ways, key=lambda way: statistics.median(times[way])).threads
 
 
+def default_micro_batch(num_rows: int, sequence_length: int) -> int:
+    """Return a micro-batch size that is quick to measure, and near what is measured to be fastest.
+
+    >>> default_micro_batch(12, 256)
+    6
+    """
+    return max((size for size in _divisors(num_rows) if size * sequence_length <= PROBE_TOKENS), default=1)
+
+
 def candidate_sizes(batch_size: int, sequence_length: int) -> list[int]:
     """Return micro-batch sizes worth trying: at most six divisors of the batch size, neither tiny nor huge.
 
@@ -147,13 +156,17 @@ def candidate_sizes(batch_size: int, sequence_length: int) -> list[int]:
     >>> candidate_sizes(4096, 64)
     [4, 8, 16, 32, 64]
     """
-    sizes = [size for size in range(1, batch_size + 1) if batch_size % size == 0]
-    sizes = [size for size in sizes if size * sequence_length >= FEWEST_TOKENS] or sizes[-1:]
+    divisors = _divisors(batch_size)
+    sizes = [size for size in divisors if size * sequence_length >= FEWEST_TOKENS] or divisors[-1:]
     if not torch.cuda.is_available():
         sizes = [size for size in sizes if size * sequence_length <= MOST_TOKENS] or sizes[:1]
     while len(sizes) > 6:
         sizes = sizes[-1::-2][::-1]
     return sizes
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def _rounds(
@@ -201,12 +214,6 @@ def _sizes_within(
     measure(replace(execution, micro_batch_size=2))
     per_sequence = memory_bytes() - at_one
     return [size for size in sizes if at_one + (size - 1) * per_sequence <= MARGIN * limit] or [1]
-
-
-def _probe_size(num_rows: int, sequence_length: int) -> int:
-    """Return the largest micro-batch that is quick to measure."""
-    sizes = [size for size in range(1, num_rows + 1) if num_rows % size == 0]
-    return max((size for size in sizes if size * sequence_length <= PROBE_TOKENS), default=1)
 
 
 def _time(replica: Replica, batch: Batch, execution: Execution) -> float:
