@@ -19,10 +19,11 @@ from pathlib import Path
 from corpora import write_text
 
 from headrace.data.loader import Loader
+from headrace.distributed.replicas import Replica
 from headrace.machine.allocator import keep_freed_memory
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
-from headrace.training.autotune import choose
+from headrace.training.autotune import choose_execution
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep
@@ -44,9 +45,8 @@ def main() -> int:
             vocab_size = loader.cache.tokenizer.vocab_size
             network = build(ModelConfig(d_model=256, num_heads=4, num_layers=3, vocab_size=vocab_size, context=128))
             constant = next(loader)
-            step = TrainStep(
-                network, Optimizer(network, training), choose(network, constant, training), training.gradient_clip
-            )
+            execution = choose_execution(network, constant, training)
+            step = TrainStep(Replica(network), Optimizer(network, training), execution, training.gradient_clip)
             step(constant, 1.0)
             waits: list[float] = []
             seconds: dict[str, list[float]] = {"raw text": [], "constant batch": []}

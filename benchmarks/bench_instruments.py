@@ -20,6 +20,7 @@ from corpora import write_text
 from rich.console import Console
 
 from headrace.cli import progress
+from headrace.distributed.replicas import Replica
 from headrace.run.config import Layers
 from headrace.run.presets import PRESETS
 from headrace.run.pretraining import Pretraining
@@ -48,7 +49,7 @@ def main() -> int:
         layers.add(own, "benchmark")
         seconds: dict[str, list[float]] = {"on": [], "off": []}
         with Pretraining(layers.build()) as run, progress.TrainingDisplay(run) as shown:
-            bare = TrainStep(run.network, run.optimizer, run.execution, run.config.training.gradient_clip)
+            bare = TrainStep(Replica(run.network), run.optimizer, run.execution, run.config.training.gradient_clip)
             batches, steps = iter(run.loader), iter(run.steps())
             shown.update(next(steps))
             for _ in range(options.turns):

@@ -22,6 +22,7 @@ from corpora import write_text
 from torch.nn.functional import cross_entropy
 
 import headrace as hr
+from headrace.distributed.replicas import Replica
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.config import ModelConfig
@@ -29,7 +30,7 @@ from headrace.models.counts import count
 from headrace.models.network import build
 from headrace.run.config import Layers
 from headrace.run.presets import PRESETS
-from headrace.training.autotune import choose
+from headrace.training.autotune import choose_execution
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep
@@ -88,9 +89,9 @@ def ours(preset: str, cache: hr.Cache) -> float:
     optimizer = Optimizer(network, TrainingConfig(optimizer="adamw", learning_rate=1e-4))
     with hr.Loader(cache, batch_size, length) as loader:
         training = TrainingConfig(batch_size=batch_size, max_length=length, precision="float32")
-        execution = choose(network, next(loader), training)
+        execution = choose_execution(network, next(loader), training)
         print(execution)
-        train_step = TrainStep(network, optimizer, execution, 1.0)
+        train_step = TrainStep(Replica(network), optimizer, execution, 1.0)
         return timed(lambda: train_step(next(loader), 1.0), preset, batch_size * length)
 
 

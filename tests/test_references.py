@@ -15,13 +15,17 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from headrace.data.batch import Batch
+from headrace.distributed.replicas import Replica
 from headrace.instruments.rehearsal import random_batch
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.network import Network, build
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import Execution, TrainStep, batch_loss
+from headrace.training.step import TrainStep, batch_loss
+from headrace.training.execution import Execution
+from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.step import TrainStep, batch_loss
 
 LOGITS_TOLERANCE = 1e-5
 """Largest difference of a logit; logits are up to about 1 here."""
@@ -83,7 +87,7 @@ def test_thirty_updates_are_those_of_transformers_with_pytorch_adamw(arch: str) 
     theirs = of_transformers(network)
     before = flat(network.to_hugging_face()[1])
     training = TrainingConfig(optimizer="adamw", learning_rate=1e-3, weight_decay=0.1)
-    step = TrainStep(network, Optimizer(network, training), Execution(2), gradient_clip=1.0)
+    step = TrainStep(Replica(network), Optimizer(network, training), Execution(2), gradient_clip=1.0)
     matrices = [parameter for parameter in theirs.parameters() if parameter.dim() == 2]
     vectors = [parameter for parameter in theirs.parameters() if parameter.dim() != 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -109,7 +113,7 @@ def flat(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 def measured_flops(network: Network, is_training: bool) -> int:
     """FLOPs of matrix products, attention included, as PyTorch counts them."""
     with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(is_training):
-        loss = batch_loss(network, batch(0), slice(0, ROWS), 1.0)
+        loss = batch_loss(Replica(network), batch(0), slice(0, ROWS), 1.0)
         if is_training:
             loss.backward()  # type: ignore[no-untyped-call]
     return int(counter.get_total_flops())

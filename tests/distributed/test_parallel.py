@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,11 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from headrace.distributed.cores import usable_cores
-from headrace.distributed.group import Group, Joined
 from headrace.distributed.launch import STORE, Processes
-from headrace.errors import TrainingError, UsageError
-from headrace.run.agreement import check_batch_size, check_same_config, check_same_corpus, check_sharding
-from headrace.run.config import Config
 from tests.conftest import make_text
 from tests.distributed.parallel_worker import train
 from tests.run import tiny_run
@@ -161,12 +156,6 @@ def test_each_process_keeps_its_piece_of_the_state(corpus: Path, tmp_path: Path)
     assert all(size < 0.55 * whole for size in sizes)
 
 
-def test_compiled_code_and_pieces_are_refused_together() -> None:
-    config = Config.model_validate({"training": {"compile": True}, "run": {"sharding": "fsdp"}})
-    with pytest.raises(UsageError, match=r"training\.compile does not work with run\.sharding=fsdp"):
-        check_sharding(config)
-
-
 # Processes that are stopped and killed
 
 
@@ -256,48 +245,3 @@ def test_torchrun_restarts_from_the_last_checkpoint(corpus: Path, tmp_path: Path
     assert launched.returncode == 0, said
     assert len(losses(run)) == 300
     assert largest_difference(run, tmp_path / "undisturbed") < 1e-3
-
-
-# What cannot work together
-
-
-class Disagreeing(Group):
-    """Two more processes, the last of which has something else."""
-
-    def gather(self, values: list[float], doing: str) -> list[list[float]]:
-        return [values, values, [value + 1 for value in values]]
-
-
-def test_other_configurations_and_corpora_are_refused() -> None:
-    with pytest.raises(TrainingError, match="the configuration of rank 2 is not that of rank 0"):
-        check_same_config(Config(), Disagreeing())
-    with pytest.raises(TrainingError, match="the corpus of rank 2"):
-        check_same_corpus({"corpus": "a"}, Disagreeing())
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "micro_batch_size", "num_processes", "use"),
-    [(16, 0, 3, "15 or 18"), (16, 3, 2, "12 or 18"), (2, 2, 4, "8"), (16, 4, 2, ""), (7, 3, 1, "")],
-)
-def test_batches_that_do_not_divide(batch_size: int, micro_batch_size: int, num_processes: int, use: str) -> None:
-    config = Config.model_validate({"training": {"batch_size": batch_size, "micro_batch_size": micro_batch_size}})
-    if not use:
-        check_batch_size(config, num_processes)
-        return
-    with pytest.raises(
-        UsageError,
-        match=f"batch_size {batch_size} does not divide among {num_processes} .*use training.batch_size={use}$",
-    ):
-        check_batch_size(config, num_processes)
-
-
-def test_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        values = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        for name, value in values.items():
-            monkeypatch.setenv(name, str(value))
-        with pytest.raises(TrainingError, match=f"rank 0 of 2 cannot meet the others at 127.0.0.1:{port}"):
-            Joined(timeout_s=5)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from headrace.distributed.replicas import Replica
 from headrace.instruments.dry_steps import WithoutProducts
 from headrace.instruments.rehearsal import random_batch
 from headrace.models.config import ModelConfig
@@ -14,7 +15,10 @@ from headrace.models.linear import has_onednn
 from headrace.models.network import build
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import Execution, TrainStep, accumulate
+from headrace.training.step import TrainStep, accumulate
+from headrace.training.execution import Execution
+from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.step import TrainStep, accumulate
 
 
 @pytest.mark.skipif(not has_onednn(), reason="this build of PyTorch has no oneDNN")
@@ -23,10 +27,9 @@ from headrace.training.step import Execution, TrainStep, accumulate
 def test_gradients_have_their_places(arch: str, checkpointing: bool) -> None:
     model = ModelConfig(arch=arch, d_model=32, num_layers=2, vocab_size=50, context=16)  # type: ignore[arg-type]
     network = build(model)
-    execution = Execution(2, use_onednn=True, gradient_checkpointing=checkpointing)
-    execution.apply_to(network)
+    execution = Execution(2, matmul="onednn", gradient_checkpointing=checkpointing)
     with WithoutProducts():
-        loss = accumulate(network, random_batch(model, 4, 16), execution, {"forward": 0.0, "backward": 0.0})
+        loss, _ = accumulate(Replica(network), random_batch(model, 4, 16), execution)
     assert loss == pytest.approx(math.log(50)), "logits of nothing but zeros"
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
@@ -39,11 +42,11 @@ def test_a_step_can_be_taken_and_the_mode_left() -> None:
     model = ModelConfig(d_model=32, num_layers=1, vocab_size=50, context=16)
     network, training = build(model), TrainingConfig(batch_size=2, max_length=16)
     optimizer = Optimizer(network, training)
-    execution = Execution(2, use_onednn=has_onednn())
+    execution = Execution(2, matmul="onednn" if has_onednn() else "default")
     batch = random_batch(model, 2, 16)
     with WithoutProducts():
-        result = TrainStep(network, optimizer, execution, 1.0)(batch, 1.0)
+        result = TrainStep(Replica(network), optimizer, execution, 1.0)(batch, 1.0)
     assert result.is_finite
     assert len(list(optimizer.tensors())) > 0, "the optimizer's state is made"
     assert torch.equal(torch.ones(2, 2) @ torch.ones(2, 2), torch.full((2, 2), 2.0))
-    assert TrainStep(network, optimizer, execution, 1.0)(batch, 1.0).gradient_norm > 0
+    assert TrainStep(Replica(network), optimizer, execution, 1.0)(batch, 1.0).gradient_norm > 0

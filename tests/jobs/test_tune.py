@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from headrace.errors import TrainingError
-from headrace.instruments.trial import Cost, Trial, execution_of
+from headrace.instruments.trial import Cost, Trial
 from headrace.jobs import tune as recipe
 from headrace.jobs.tune import Tuning, tune
 from headrace.perf.paired import gain
 from headrace.report import report
 from headrace.run.config import Config, Layers
+from headrace.training.execution import Execution
 from tests.conftest import make_text
 from tests.report.run_folder import write_run
 
@@ -47,7 +48,7 @@ class KnownTrial:
         self._config = config
         if config.training.batch_size > 64:
             raise TrainingError("no memory")
-        self.execution = execution_of(config)
+        self.execution = Execution.from_config(config.training)
 
     def measure(self) -> Cost:
         return Cost(1e-6 * type(self).seconds(self._config), 1000 * self._config.training.micro_batch_size)

@@ -20,7 +20,7 @@ from headrace.run.config import Layers
 from headrace.run.pretraining import Pretraining
 from headrace.training import autotune as choosing
 from headrace.training.config import TrainingConfig
-from headrace.training.step import Execution
+from headrace.training.execution import Execution
 from tests.conftest import make_text
 from tests.run import tiny_run
 
@@ -82,13 +82,13 @@ def chosen_threads(monkeypatch: pytest.MonkeyPatch, taken_percent: float | None,
     training = TrainingConfig(batch_size=4, max_length=16, precision="float32", matmul="default", threads=threads)
     tokens = np.zeros((4, 17), dtype=np.int64)
 
-    def timed(_network: Any, _batch: Any, execution: Execution) -> float:
+    def timed(_replica: Any, _batch: Any, execution: Execution) -> float:
         return 9.0 if execution.threads == 2 else 1.0
 
     monkeypatch.setattr(choosing, "_time", timed)
     monkeypatch.setattr(ProcessorTime, "taken_percent_since", lambda *_: taken_percent)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    return choosing.choose(build(model), Batch(0, tokens[:, :-1], tokens[:, 1:]), training).threads
+    return choosing.choose_execution(build(model), Batch(0, tokens[:, :-1], tokens[:, 1:]), training).threads
 
 
 def test_threads_are_chosen_by_measurement_where_others_use_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import torch
 from headrace.data.tokens.tokenizers import load_tokenizer
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
+from headrace.models.kernels import Kernels
 from headrace.models.network import KeyValueCache, build, document_positions
 from headrace.training.checkpoint import Checkpoints
 from tests.conftest import make_text
@@ -81,7 +82,6 @@ def test_gradient_checkpointing_changes_nothing() -> None:
     grads = []
     for is_on in (False, True):
         network = build(config(), seed=1)
-        network.checkpoint_blocks = is_on
-        network(torch.arange(32)[None]).square().sum().backward()
+        network(torch.arange(32)[None], kernels=Kernels(gradient_checkpointing=is_on)).square().sum().backward()
         grads.append([parameter.grad for parameter in network.parameters() if parameter.grad is not None])
     torch.testing.assert_close(*grads)

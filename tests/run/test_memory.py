@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from headrace.errors import UsageError
+from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES
 from headrace.run import memory as recipe
 from headrace.run.config import Config, Layers
 from headrace.run.pretraining import train
-from headrace.training.step import Execution
+from headrace.training.execution import Execution
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]
@@ -39,7 +40,7 @@ def make(tmp_path: Path, **changes: Any) -> Config:
 
 
 def least(config: Config, micro_batch_size: int, checkpointing: bool) -> int:
-    chunk = recipe.SMALL_CHUNK_BYTES if checkpointing else recipe.CHUNK_BYTES
+    chunk = SMALL_CHUNK_BYTES if checkpointing else CHUNK_BYTES
     how = Execution(micro_batch_size, gradient_checkpointing=checkpointing, head_chunk_bytes=chunk)
     parts = recipe.count_memory(config, how, RUNTIME)
     return parts.total - parts.fragmentation

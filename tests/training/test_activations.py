@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.training.activations import activation_bytes_per_token
+from headrace.perf.memory import estimated_activation_bytes_per_token, weight_copy_bytes
+from headrace.training.activations import LENGTH, activation_bytes_per_token, kept_bytes
+from headrace.training.execution import Execution, Precision
 
 
 @pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
@@ -12,8 +17,7 @@ def test_kept_bytes_grow_with_layers_and_shrink_with_checkpointing(arch: str) ->
     def kept(layers: int, checkpointing: bool) -> float:
         shape = {"d_model": 64, "num_layers": layers, "vocab_size": 50, "context": 32}
         network = build(ModelConfig(arch=arch, **shape))  # type: ignore[arg-type]
-        network.checkpoint_blocks = checkpointing
-        return activation_bytes_per_token(network)
+        return activation_bytes_per_token(network, Execution(1, gradient_checkpointing=checkpointing))
 
     one, two, four = kept(1, False), kept(2, False), kept(4, False)
     assert four - two == pytest.approx(2 * (two - one))
@@ -28,5 +32,6 @@ def test_copies_of_weights_are_not_kept_for_each_token(arch: str, checkpointing:
     """Autocast's copies in bfloat16 are there once, however many tokens a micro-batch has."""
     config = ModelConfig(arch=arch, d_model=512, num_layers=2, vocab_size=50, context=32)
     network = build(config)
-    network.checkpoint_blocks = checkpointing
-    assert activation_bytes_per_token(network, "bfloat16") < activation_bytes_per_token(network)
+    float32 = Execution(1, gradient_checkpointing=checkpointing)
+    bfloat16 = replace(float32, precision="bfloat16")
+    assert activation_bytes_per_token(network, bfloat16) < activation_bytes_per_token(network, float32)

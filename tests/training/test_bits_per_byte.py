@@ -15,6 +15,7 @@ from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.evaluate import Evaluator
+from headrace.training.execution import Execution
 from tests.conftest import make_text
 from tests.data.tokens.tokenizer_kinds import KINDS, tokenizer_of_kind
 
@@ -66,7 +67,7 @@ def test_bits_per_byte_are_lm_evals(tmp_path: Path, kind: str) -> None:
     with hr.Loader(
         tmp_path / "a.txt", 8, CONTEXT, shuffle=False, tokenizer=tokenizer, cache_dir=tmp_path / "cache"
     ) as loader:
-        ours = Evaluator(loader, 0, "float32")(network, 8)
+        ours = Evaluator(loader, 0, Execution(8))(network)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     their_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = [their_tokenizer.eos_token_id, *their_tokenizer(text, truncation=False)["input_ids"]]

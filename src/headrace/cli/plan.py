@@ -105,7 +105,7 @@ def show_plan(plan: Plan) -> None:
             f"  evaluations are in it, {human_time(plan.evaluation_s)} each; samples and checkpoints are not"
         )
     execution = plan.execution
-    kernel = "oneDNN" if execution.use_onednn else "default kernels"
+    kernel = "oneDNN" if execution.matmul == "onednn" else "default kernels"
     display.out.print(f"  computed in {execution.precision} with {kernel}, micro-batch {execution.micro_batch_size}")
     display.out.print(f"  bound by {plan.bound.name}: {plan.bound.evidence}")
     parts = ", ".join(f"{name} {human_bytes(size)}" for name, size in plan.memory.as_dict().items() if size)

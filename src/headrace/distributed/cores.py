@@ -1,6 +1,6 @@
-"""The cores that this process may run on, and their division among several.
+"""The cores that this process may run on, and their division among several processes.
 
-torchrun's own `--numa-binding` (PyTorch 2.13) goes by the GPU of each process, so that it has nothing to say of CPUs.
+torchrun's own `--numa-binding` (PyTorch 2.13) follows the GPU of each process, so it is of no use on CPUs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _NAMES = ("physical_package_id", "core_id")
 
 
 def usable_cores() -> list[int]:
-    """Logical processors that this process may run on, neighbours (of a core, of a socket) side by side."""
+    """Return the logical processors that this process may run on, those of one core and socket adjacent."""
     if not hasattr(os, "sched_getaffinity"):
         return list(range(os.cpu_count() or 1))
     return sorted(os.sched_getaffinity(0), key=lambda core: (*_place(core), core))
 
 
 def share_of_cores(num_processes: int) -> int:
-    """Threads for each of so many processes on this machine.
+    """Return the number of threads for each of N processes on this machine.
 
     >>> share_of_cores(10_000)
     1
@@ -29,7 +29,7 @@ def share_of_cores(num_processes: int) -> int:
 
 
 def core_group(cores: list[int], number: int, num_groups: int) -> list[int]:
-    """The cores of one of so many groups of the same size; none if there are not enough for all.
+    """Return the cores of one of N groups of equal size; none if there are fewer cores than groups.
 
     >>> [core_group([0, 2, 1, 3], number, 2) for number in (0, 1)]
     [[0, 2], [1, 3]]
@@ -41,13 +41,13 @@ def core_group(cores: list[int], number: int, num_groups: int) -> list[int]:
 
 
 def stay_on(cores: list[int]) -> None:
-    """Run this thread, and all that it starts from now on, on these cores only."""
+    """Pin this thread, and every thread or process that it starts from now on, to these cores."""
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
 
 
 def _place(core: int) -> tuple[int, int]:
-    """Socket and core; the system may not say."""
+    """Return the socket and the physical core of a logical processor; the system may not say."""
     try:
         package, number = (int(Path(_TOPOLOGY.format(core, name)).read_text()) for name in _NAMES)
         return package, number

@@ -1,7 +1,7 @@
-"""The processes that train one model together, as one small object; for one process alone nothing is imported.
+"""The group of processes that train one model together, as one small object; a process alone is a group of one.
 
-Who takes part comes from the environment that `machine/launch.py` or torchrun sets. Small values travel over gloo,
-whatever the gradients travel over.
+Which processes take part is read from the environment that `distributed/launch.py` or torchrun sets. Small values are
+exchanged over gloo, whatever gradients are exchanged over.
 """
 
 from __future__ import annotations
@@ -25,59 +25,61 @@ from headrace.distributed.launch import PINNED, STORE
 from headrace.errors import TrainingError
 
 Value = TypeVar("Value")
-PATIENCE = timedelta(days=7)  # for work that only one process does: a corpus is prepared, a checkpoint is written
+PATIENCE = timedelta(days=7)
+"""Timeout for work that only one process does, such as preparing a corpus or writing a checkpoint."""
 
 
 class Group:
-    """One process alone: everything is agreed already. `Joined` is several."""
+    """A group of one process, which has nobody to wait for; `Joined` is a group of several."""
 
     rank = 0
     world_size = 1
     local_world_size = 1
-    """Processes on this machine."""
+    """Number of processes on this machine."""
     machine = 0
+    """Number of this process's machine, from 0."""
     num_machines = 1
     is_local_main = True
-    """The one that works for all on its machine."""
+    """Whether this process is the one that works for all on its machine."""
 
     @property
     def num_cores(self) -> int:
-        """This process's share of its machine's."""
+        """Number of cores that are this process's share."""
         return share_of_cores(1)
 
     @property
     def is_main(self) -> bool:
-        """The one that writes and speaks."""
+        """Whether this process is rank 0, the one that writes files and talks to the user."""
         return self.rank == 0
 
     def keep_to_own_cores(self) -> None:
-        """From now on, if nobody else shares the cores out."""
+        """Pin this process to its share of the cores, if the launcher asks for it."""
 
     def gather(self, values: list[float], doing: str) -> list[list[float]]:
-        """The values of every process, by rank."""
+        """Return the values of every process, by rank. `doing` says what for, in an error."""
         return [values]
 
     def from_main(self, value: Value, doing: str) -> Value:
-        """What rank 0 has, ready for JSON; whoever is earlier waits, however long it takes."""
+        """Return the value that rank 0 passes, which must fit JSON; the others wait for it, however long it takes."""
         return value
 
     def wait_for_all(self, doing: str) -> None:
-        """Go on when everybody is here, however long it takes."""
+        """Wait until every process has come here, however long it takes."""
 
     @contextmanager
     def exchanging(self, doing: str) -> Iterator[None]:
-        """A lost process becomes an error that says who, and what this one was doing."""
+        """Turn the loss of a process into an error that names it, and what this process was doing."""
         yield
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the group."""
 
 
 ALONE = Group()
 
 
 class Joined(Group):
-    """Several processes, joined by PyTorch: gloo between CPUs, NCCL between GPUs."""
+    """A group of several processes, joined by PyTorch: gloo between CPUs, NCCL between GPUs."""
 
     def __init__(self, timeout_s: float) -> None:
         import torch.distributed
@@ -89,7 +91,7 @@ class Joined(Group):
         self.num_machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
         self._local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.is_local_main = self._local_rank == 0
-        self._num_cores = share_of_cores(self.local_world_size)  # before it is pinned to them
+        self._num_cores = share_of_cores(self.local_world_size)  # counted before this process is pinned
         self._timeout = timedelta(seconds=timeout_s)
         self._processes: list[list[float]] = []
         if torch.cuda.is_available():
@@ -117,12 +119,12 @@ class Joined(Group):
                 store.set_timeout(self._timeout)
             else:
                 store, _, _ = next(c10d.rendezvous("env://", timeout=self._timeout))
-            # torchrun's store may outlive a restart, and with it the addresses of processes that are gone.
+            # torchrun's store outlives a restart, and still has the addresses of the processes before it.
             store = c10d.PrefixStore(f"restart {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             c10d.init_process_group(
                 backend, timeout=self._timeout, store=store, rank=self.rank, world_size=self.world_size
             )
-        except (RuntimeError, ValueError) as problem:  # a port in use, nobody there, a variable that is missing
+        except (RuntimeError, ValueError) as problem:  # a port in use, nobody there, a missing variable
             raise TrainingError(
                 f"rank {self.rank} of {self.world_size} cannot meet the others at {place}: {_first_line(problem)}."
                 " Is the port free, and are all processes started?"
@@ -166,7 +168,7 @@ class Joined(Group):
             self._c10d.destroy_process_group()
 
     def _missing(self) -> str:
-        """Processes of this machine that are gone can be named; of those elsewhere nothing is known."""
+        """Name the lost processes, as far as they ran on this machine: of others nothing is known."""
         gone = [
             f"rank {rank} (process {int(pid)}, which has ended)"
             for rank, (pid, host) in enumerate(self._processes)
@@ -176,7 +178,7 @@ class Joined(Group):
 
 
 def is_joined() -> bool:
-    """Whether this process was started as one of several, by `machine/launch.py`, torchrun or something like it."""
+    """Return whether this process was started as one of several, by `distributed/launch.py`, torchrun or the like."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
@@ -186,6 +188,7 @@ def join(timeout_s: float) -> Group:
 
 
 def _host() -> float:
+    """Return a number for this machine's name, since only numbers are gathered."""
     return float(zlib.crc32(platform.node().encode()))
 
 
@@ -197,6 +200,6 @@ def _has_ended(pid: int) -> bool:
 
 
 def _first_line(problem: Exception) -> str:
-    """What happened, without the place in PyTorch's source before it and the advice after it."""
+    """Return what happened, without the place in PyTorch's source before it and the advice after it."""
     line = str(problem).strip().split("\n")[0]
     return re.sub(r"\[/[^]]*\] ", "", line).partition(". ")[0].rstrip(".")

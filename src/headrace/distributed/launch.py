@@ -1,7 +1,7 @@
-"""Processes of one group on this machine: started together, watched, and never left behind.
+"""Launching a group of processes on this machine: started together, watched, and never left behind.
 
 They meet in a file that only this user can read (PyTorch's FileStore), and gloo joins them over the loopback interface:
-no port is open to other machines, and nothing that a stranger could write is read.
+no port is open to other machines, and nothing is read that another user could have written.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from headrace.errors import EXIT_STOPPED, TrainingError
 from headrace.machine.signals import on_stop_signals
 
 PINNED = "HEADRACE_PINNED"
-"""Set in the environment: each process keeps to its own group of cores, because nobody else shares them out."""
+"""Environment variable that asks each process to pin itself to its share of the cores."""
 STORE = "HEADRACE_STORE"
-"""Set in the environment: the file in which the processes of a group meet. Without it, as torchrun says."""
+"""Environment variable with the file in which the processes meet; without it they meet where torchrun says."""
 WATCHED = "HEADRACE_WATCHED"
-"""Set in the environment: standard input is a pipe that ends when the process which started this one does."""
+"""Environment variable that says that standard input is a pipe which closes when the launcher ends."""
 POLL_S = 0.05
-PATIENCE_S = 5.0  # for processes to end by themselves, and say why, when one of them has failed
-SAVING_S = 30.0  # from SIGTERM to SIGKILL, once one of them has failed
+PATIENCE_S = 5.0
+"""Seconds in which the others may end by themselves, and say why, after one process has failed."""
+SAVING_S = 30.0
+"""Seconds from SIGTERM to SIGKILL, once one process has failed."""
 
 
 class Processes:
@@ -79,11 +81,11 @@ class Processes:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of them were started."""
+        """Whether all processes were started."""
         return len(self._started) == self._number
 
     def stop(self) -> None:
-        """Ask all of them to save and end, also those that are yet to be started. Safe in a signal handler."""
+        """Ask all processes to save and end, and start no more of them. Safe in a signal handler."""
         self.is_stopping = True
         self._send(signal.SIGTERM)
 
@@ -111,7 +113,7 @@ class Processes:
         return first or self._failure()
 
     def _failure(self) -> tuple[int, int] | None:
-        """The rank that failed; one that was killed, if there is one: the others fail because of it."""
+        """Return the rank and exit code of the process to blame: a killed one, if any, because others fail after it."""
         codes = {rank: process.poll() for rank, process in enumerate(self._started)}
         failed = [(rank, code) for rank, code in codes.items() if code]
         return min(failed, key=lambda found: found[1], default=None)
@@ -129,8 +131,8 @@ class Processes:
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": size,
             "LOCAL_WORLD_SIZE": size,
-            "OMP_NUM_THREADS": self._environment.get("OMP_NUM_THREADS", "1"),  # each sets its own; torch warns without
-            "GLOO_SOCKET_IFNAME": loopback,  # whatever a cluster's profile says: nothing of this leaves the machine
+            "OMP_NUM_THREADS": self._environment.get("OMP_NUM_THREADS", "1"),  # torch sets its own, but warns without
+            "GLOO_SOCKET_IFNAME": loopback,  # also where a cluster's profile says otherwise
             "NCCL_SOCKET_IFNAME": loopback,
             STORE: os.path.join(self._folder.name, "store"),
             WATCHED: "1",
@@ -138,15 +140,15 @@ class Processes:
 
 
 def end_with_starter() -> None:
-    """In a process that `Processes` started: stop, as if by SIGTERM, when the process that started it is gone."""
+    """Have this process, if `Processes` started it, stop as if by SIGTERM when the launcher is gone."""
     if WATCHED in os.environ:
         threading.Thread(target=_wait_for_end_of_starter, name="headrace-starter", daemon=True).start()
 
 
 def _wait_for_end_of_starter() -> None:
-    while os.read(0, 1):  # nothing is ever written: the pipe ends with the last process that could
+    while os.read(0, 1):  # nothing is ever written: the pipe closes when the launcher ends
         pass
-    shutil.rmtree(os.path.dirname(os.environ[STORE]), ignore_errors=True)  # there is nobody else to do it
+    shutil.rmtree(os.path.dirname(os.environ[STORE]), ignore_errors=True)  # the launcher cannot any more
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -158,12 +160,9 @@ def _loopback_interface() -> str:
 
 
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
-    """Run `headrace ARGUMENTS` in several processes of this machine; return the exit code of the first that failed.
-
-    Each is pinned to its own cores: nobody else shares them out here.
-    """
+    """Run `headrace ARGUMENTS` in several processes, each on its own cores; return the first failure's exit code."""
     ranks = Processes([sys.executable, "-m", "headrace", *arguments], num_processes, {PINNED: "1"})
-    on_stop_signals(ranks.stop)  # before they exist: a request that comes while they are started is not lost
+    on_stop_signals(ranks.stop)  # before they exist, so that a signal during the start is not lost
     with ranks:
         failure = ranks.wait()
     if failure is None:
@@ -171,6 +170,6 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
     rank, code = failure
     if code >= 0:
         return code
-    if ranks.is_stopping and code == -signal.SIGTERM:  # it had not begun to listen to signals
+    if ranks.is_stopping and code == -signal.SIGTERM:  # it did not handle signals yet
         return EXIT_STOPPED
     raise TrainingError(f"rank {rank} was ended by {signal.Signals(-code).name}.")

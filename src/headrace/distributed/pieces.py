@@ -1,4 +1,4 @@
-"""Tensors of which each process has a piece (PyTorch's DTensor), and plain ones, under the same names."""
+"""Functions for tensors that may be sharded (PyTorch's DTensor, a piece in each process) or plain."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from torch import Tensor
 
 
 def as_whole(tensor: Tensor) -> Tensor:
-    """All of a tensor of which each process may have a part. Every process has to ask."""
+    """Return the whole of a tensor that may be sharded. Every process has to call this."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def own_part(whole: Tensor, like: Tensor) -> Tensor:
-    """Of a tensor that every process has whole, what this process has of `like`, as the same kind of tensor."""
+    """Shard a tensor that every process has whole in the way that `like` is sharded."""
     if not hasattr(like, "full_tensor"):
         return whole
     from torch.distributed.tensor import DTensor, Replicate
@@ -21,5 +21,5 @@ def own_part(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor, as a plain one."""
+    """Return this process's piece of a tensor as a plain tensor."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

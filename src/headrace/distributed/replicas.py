@@ -1,11 +1,10 @@
-"""One network in several processes: whole in each (DDP), or each with its part of every tensor (FSDP2)."""
+"""One network in several processes: whole in each (DDP), or each with its piece of every tensor (FSDP2)."""
 
 from __future__ import annotations
 
 import copy
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -13,40 +12,42 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 
-from headrace.distributed.group import Group
+from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import as_whole
+from headrace.models.kernels import Kernels
 from headrace.models.network import Network
 
 
-class Replica(ABC):
-    """A process's share in the training of one network; gradients become the mean over all processes."""
+class Replica:
+    """A network as one process trains it. For a process alone it is the network itself; subclasses are for groups."""
 
     exposed_s: float | None = None
-    """How long the last backward pass waited for gradients to be aggregated when it had nothing left to compute."""
+    """Seconds that the last backward pass waited for gradients after it had computed its own; None: not measured."""
 
-    def __init__(self, network: Network, group: Group) -> None:
-        self._network = network
-        self._group = group
+    def __init__(self, network: Network, group: Group = ALONE) -> None:
+        self.network = network
+        self.group = group
+        self._forward: nn.Module = _Forward(network)
 
-    @abstractmethod
-    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
-        """The network's hidden states of this process's rows."""
+    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels) -> Tensor:
+        """Return the network's hidden states of this process's rows."""
+        return self._forward(tokens_BT, documents_BT, kernels)  # type: ignore[no-any-return]
 
-    @abstractmethod
     def micro_batch(self, is_last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch; gradients are common when the last has ended."""
+        """Return a context for the passes of a micro-batch; after the last one, gradients are means over the group."""
+        return nullcontext()
 
-    @abstractmethod
     def whole(self) -> AbstractContextManager[Network]:
-        """The network with all its weights, for rank 0 to use alone; every process has to take part."""
+        """Return a context that gives rank 0 the network with all its weights; every process has to enter it."""
+        return nullcontext(self.network)
 
 
-class Copied(Replica):
+class DdpReplica(Replica):
     """All weights in each process, by PyTorch's DistributedDataParallel.
 
-    Gradients travel during the backward pass, once per update: with the last micro-batch. The head's loss may add to
-    the head's gradient on the spot: gradients are read where they are kept, not where they are made, and the head's
-    turn comes in the backward pass as everybody's.
+    Gradients are exchanged during the backward pass, once per update: with the last micro-batch. The head's loss may
+    add to the head's gradient in place: DDP reads gradients where they are kept, and takes the head's, like all others,
+    in the backward pass.
     """
 
     def __init__(self, network: Network, group: Group) -> None:
@@ -54,39 +55,40 @@ class Copied(Replica):
 
         super().__init__(network, group)
         with group.exchanging("comparing the networks"):
-            self._module = DistributedDataParallel(_Hidden(network), gradient_as_bucket_view=True)
+            self._ddp = DistributedDataParallel(self._forward, gradient_as_bucket_view=True)
+        self._forward = self._ddp
         self._computed_s = 0.0
 
-    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
-        hidden_BTD: Tensor = self._module(tokens_BT, documents_BT)
+    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels) -> Tensor:
+        hidden_BTD = super().hidden(tokens_BT, documents_BT, kernels)
         if hidden_BTD.requires_grad:
-            hidden_BTD.register_hook(self._note_the_end)  # type: ignore[no-untyped-call]
+            hidden_BTD.register_hook(self._queue_clock)  # type: ignore[no-untyped-call]
         return hidden_BTD
 
     @contextmanager
     def micro_batch(self, is_last: bool) -> Iterator[None]:
-        local: AbstractContextManager[Any] = nullcontext() if is_last else self._module.no_sync()
-        with self._group.exchanging("averaging gradients"), local:
+        local: AbstractContextManager[Any] = nullcontext() if is_last else self._ddp.no_sync()
+        with self.group.exchanging("averaging gradients"), local:
             yield
             self.exposed_s = time.perf_counter() - self._computed_s
 
-    def _note_the_end(self, _gradient: Tensor) -> None:
-        """Called as the backward pass begins. What is queued first is called first: before DDP waits for gradients."""
+    def _queue_clock(self, _gradient: Tensor) -> None:
+        """Have the time noted at the end of the backward pass that begins now.
+
+        Callbacks run in the order in which they are queued, so this one runs before DDP's, which waits for gradients.
+        """
         Variable._execution_engine.queue_callback(self._note_time)
 
     def _note_time(self) -> None:
         self._computed_s = time.perf_counter()
 
-    def whole(self) -> AbstractContextManager[Network]:
-        return nullcontext(self._network)
 
-
-class Sharded(Replica):
-    """A part of each tensor in each process, by PyTorch's fully_shard.
+class FsdpReplica(Replica):
+    """A piece of each tensor in each process, by PyTorch's fully_shard.
 
     The weights of one block at a time are gathered for its computation; the root's (embedding and head) stay from
     the forward pass to the end of the backward pass, so the head's loss finds them whole. Gradients are reduced with
-    every micro-batch: keeping whole ones until the last would take the memory that this is here to save.
+    every micro-batch: keeping whole ones until the last would take the memory that sharding is there to save.
     """
 
     def __init__(self, network: Network, group: Group) -> None:
@@ -94,48 +96,50 @@ class Sharded(Replica):
         from torch.distributed.fsdp import fully_shard
 
         super().__init__(network, group)
-        # A plain network, whose weights come and go: all but the parameters is copied.
+        # A second network without weights of its own: `whole` lends it the gathered ones.
         empty: dict[int, Any] = {id(parameter): nn.Parameter(torch.empty(0)) for parameter in network.parameters()}
         self._twin = copy.deepcopy(network, empty)
-        with group.exchanging("sharing out the network"):
-            mesh = init_device_mesh(network.head_weight_VD.device.type, (group.world_size,))
+        with group.exchanging("sharding the network"):
+            mesh = init_device_mesh(network.device.type, (group.world_size,))
             for block in network.blocks:
                 fully_shard(block, mesh=mesh)
             fully_shard(network, mesh=mesh)
 
-    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
-        return self._network(tokens_BT, documents_BT)  # type: ignore[no-any-return]  # its hooks want a plain call
-
     @contextmanager
     def micro_batch(self, is_last: bool) -> Iterator[None]:
-        with self._group.exchanging("gathering weights or reducing gradients"):
+        with self.group.exchanging("gathering weights or reducing gradients"):
             yield
 
     @contextmanager
     def whole(self) -> Iterator[Network]:
-        with self._group.exchanging("gathering the weights"):
-            for part, parameter in zip(self._network.parameters(), self._twin.parameters(), strict=True):
-                full = as_whole(part.detach())
-                if self._group.is_main:
+        with self.group.exchanging("gathering the weights"):
+            for piece, parameter in zip(self.network.parameters(), self._twin.parameters(), strict=True):
+                full = as_whole(piece.detach())
+                if self.group.is_main:
                     parameter.data = full
         yield self._twin
         for parameter in self._twin.parameters():
             parameter.data = torch.empty(0)
 
 
-def share_out(network: Network, group: Group, sharding: str) -> Replica | None:
-    """The network made ready for training in this group; None for one process alone, which needs nothing."""
+def make_replica(network: Network, group: Group, sharding: str) -> Replica:
+    """Return the network ready for training in a group: "ddp" copies it, "fsdp" shards it, one process has it alone."""
     if group.world_size == 1:
-        return None
-    return Sharded(network, group) if sharding == "fsdp" else Copied(network, group)
+        return Replica(network, group)
+    return FsdpReplica(network, group) if sharding == "fsdp" else DdpReplica(network, group)
 
 
-class _Hidden(nn.Module):
-    """What training calls of a network, as the `forward` that DistributedDataParallel wants."""
+class _Forward(nn.Module):
+    """The forward pass of a network as the module that DistributedDataParallel wraps; it keeps the compiled code."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
+        self._compiled: Callable[..., Tensor] | None = None
 
-    def forward(self, tokens_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
-        return self.network.hidden(tokens_BT, documents_BT)
+    def forward(self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels) -> Tensor:
+        if not kernels.compile:
+            return self.network(tokens_BT, documents_BT, kernels=kernels)  # type: ignore[no-any-return]
+        if self._compiled is None:
+            self._compiled = torch.compile(self.network.forward, dynamic=False)
+        return self._compiled(tokens_BT, documents_BT, kernels=kernels)

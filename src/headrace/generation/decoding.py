@@ -36,7 +36,7 @@ def generate(
     A text that outgrows the network's context slides: the older half is forgotten, the rest is read again.
     """
     context = network.config.context
-    device = network.head_weight_VD.device
+    device = network.device
     tokens_BT = torch.tensor([prompt[-context:] or [end_of_text_id]] * sampling.num_samples)
     generator = torch.Generator().manual_seed(sampling.seed)
     cache = KeyValueCache(network.config.num_layers)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from headrace.data.batch import Batch
+from headrace.distributed.replicas import Replica
 from headrace.instruments.dry_steps import WithoutProducts
 from headrace.machine.allocator import release_freed_memory
 from headrace.machine.device import best_device
@@ -22,11 +23,14 @@ from headrace.models.linear import has_onednn
 from headrace.models.network import build
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal
 from headrace.training.activations import activation_bytes_per_token
-from headrace.training.autotune import candidate_sizes, choose
+from headrace.training.autotune import candidate_sizes, choose_execution, default_micro_batch
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers import assignment
 from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import Execution, TrainStep, accumulate
+from headrace.training.step import TrainStep, accumulate
+from headrace.training.execution import Execution
+from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.step import TrainStep, accumulate
 
 FEW_LAYERS = 3
 # A third of a second on two cores; what cannot be divided may take twice that.
@@ -60,7 +64,7 @@ def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution)
         if time.perf_counter() - began > (DRY_SECONDS if number else LONG_DRY_SECONDS):
             break
     grown_bytes = max(most_bytes, memory_bytes()) - runtime_bytes  # freed memory is kept, so these are peaks
-    per_token = activation_bytes_per_token(stage.network, execution.precision)
+    per_token = activation_bytes_per_token(stage.network, execution)
     return stage.time_steps(), Footprint(runtime_bytes, per_token, grown_bytes)
 
 
@@ -70,7 +74,7 @@ def rehearse_few_layers(
     """The same of a few layers, for a network that is too large to be built: activations are extended, not measured."""
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution, most_layers=FEW_LAYERS)
-    per_token = activation_bytes_per_token(stage.network, execution.precision)
+    per_token = activation_bytes_per_token(stage.network, execution)
     per_token *= model.num_layers / stage.network.config.num_layers
     stage.take_dry_step(1)  # makes the optimizer's state
     return stage.time_steps(), Footprint(runtime_bytes, per_token)
@@ -85,24 +89,24 @@ class _Stage:
         self._model = model
         few = _with_layers(model, min(most_layers or model.num_layers, model.num_layers))
         self.network = build(few).to(best_device())
+        self._replica = Replica(self.network)
         self._blocks = self.network.blocks
         self._optimizer = Optimizer(self.network, training)
         self._training = training
         self._execution = execution
+        execution.set_threads()
 
     def take_dry_step(self, rows: int) -> None:
         """A whole update."""
         batch = random_batch(self._model, rows, self._training.max_length)
         with self._dry() as execution:
-            TrainStep(self.network, self._optimizer, execution, 1.0)(batch, 1.0)
+            TrainStep(self._replica, self._optimizer, execution, 1.0)(batch, 1.0)
 
     def take_dry_passes(self, rows: int) -> None:
         """Forward and backward of all rows at once."""
         batch = random_batch(self._model, rows, self._training.max_length)
         with self._dry() as execution:
-            execution.apply_to(self.network)
-            at_once = replace(execution, micro_batch_size=rows)
-            accumulate(self.network, batch, at_once, {"forward": 0.0, "backward": 0.0})
+            accumulate(self._replica, batch, replace(execution, micro_batch_size=rows))
         self.network.zero_grad(set_to_none=True)
 
     @property
@@ -115,7 +119,7 @@ class _Stage:
         """Yield the execution with which products are left out, where they can be (training/dry.py)."""
         if self.is_dry:
             with WithoutProducts():
-                yield replace(self._execution, use_onednn=True)
+                yield replace(self._execution, matmul="onednn")
         else:
             yield self._execution
 
@@ -134,7 +138,6 @@ class _Stage:
         updates: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, update_flops)}
         size = max(1, min(self._execution.micro_batch_size, int(QUICK_FLOPS / sequence_flops(max(passes)))))
         batch = random_batch(model, size, length)
-        self._execution.apply_to(self.network)
         began = time.perf_counter()
         for number in range(MOST_ROUNDS):
             has_time = number == 0 or time.perf_counter() - began < ROUNDS_SECONDS
@@ -150,7 +153,7 @@ class _Stage:
         self.network.zero_grad(set_to_none=True)
         self.network.blocks = self._blocks[:depth]
         began = time.perf_counter()
-        accumulate(self.network, batch, self._execution, {"forward": 0.0, "backward": 0.0})
+        accumulate(self._replica, batch, self._execution)
         seconds = time.perf_counter() - began
         self.network.blocks = self._blocks
         return seconds
@@ -189,9 +192,8 @@ def warm_up() -> None:
     model = ModelConfig(d_model=64, num_layers=1, vocab_size=64, context=64)
     training = TrainingConfig(batch_size=2, max_length=64)
     network = build(model)
-    for use_onednn in {False, has_onednn()}:
-        execution = Execution(2, use_onednn=use_onednn)
-        TrainStep(network, Optimizer(network, training), execution, 1.0)(random_batch(model, 2, 64), 1.0)
+    for execution in (Execution(2), Execution(2, matmul="onednn"))[: 1 + has_onednn()]:
+        TrainStep(Replica(network), Optimizer(network, training), execution, 1.0)(random_batch(model, 2, 64), 1.0)
 
 
 def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
@@ -199,23 +201,13 @@ def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
 
     The network has one layer, and its share of the vocabulary: layers and head weigh what they weigh in the whole.
     """
-    size = training.micro_batch_size or default_micro_batch(training)
+    size = training.micro_batch_size or default_micro_batch(training.batch_size, training.max_length)
     rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
     small = model.model_copy(update={"num_layers": 1, "vocab_size": max(2, model.vocab_size // model.num_layers)})
     batch = random_batch(small, rows, training.max_length)
-    chosen = choose(build(small).to(best_device()), batch, few, seconds=CHOOSING_SECONDS)
+    chosen = choose_execution(build(small).to(best_device()), batch, few, seconds=CHOOSING_SECONDS)
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
-
-
-def default_micro_batch(training: TrainingConfig, most_tokens: int = 2048) -> int:
-    """A divisor of the batch that is near what training measures to be fastest.
-
-    >>> default_micro_batch(TrainingConfig(batch_size=12, max_length=256))
-    6
-    """
-    sizes = [size for size in range(1, training.batch_size + 1) if training.batch_size % size == 0]
-    return max((size for size in sizes if size * training.max_length <= most_tokens), default=1)
 
 
 def random_batch(model: ModelConfig, rows: int, length: int, seed: int = 0) -> Batch:

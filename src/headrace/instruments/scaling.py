@@ -20,12 +20,12 @@ from typing import Any
 from headrace.distributed.cores import usable_cores
 from headrace.distributed.launch import Processes
 from headrace.errors import TrainingError
-from headrace.instruments.rehearsal import default_micro_batch, quick_execution
+from headrace.instruments.rehearsal import quick_execution
 from headrace.machine.contention import is_disturbed
 from headrace.perf.scaling import Step, expect
 from headrace.run.config import Config
 from headrace.run.remembered_scaling import FORMAT, vocabulary_of
-from headrace.training.config import TrainingConfig
+from headrace.training.autotune import default_micro_batch
 
 TIMEOUT_S = 600.0
 
@@ -211,7 +211,7 @@ def _run(way: Way, job: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 
 
 def _micro_batch_size(training: dict[str, Any]) -> int:
-    return int(training["micro_batch_size"] or default_micro_batch(TrainingConfig(**training)))
+    return int(training["micro_batch_size"] or default_micro_batch(training["batch_size"], training["max_length"]))
 
 
 def _name(way: Way) -> str:

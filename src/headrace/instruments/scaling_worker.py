@@ -19,7 +19,7 @@ import torch
 from headrace.distributed.cores import core_group, stay_on
 from headrace.distributed.group import Group, join
 from headrace.distributed.launch import end_with_starter
-from headrace.distributed.replicas import share_out
+from headrace.distributed.replicas import make_replica
 from headrace.instruments.rehearsal import random_batch
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.contention import ProcessorTime
@@ -29,7 +29,10 @@ from headrace.models.network import build
 from headrace.perf.scaling import ring_bytes
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import Execution, TrainStep
+from headrace.training.step import TrainStep
+from headrace.training.execution import Execution
+from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.step import TrainStep
 
 NUM_ALL_REDUCES = 3
 
@@ -55,9 +58,8 @@ def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
     network = build(model, training.seed)
     gradient_bytes = sum(parameter.nbytes for parameter in network.parameters())
     last_gradient_bytes = network.embedding.weight.nbytes
-    execution.apply_to(network)
-    replica = share_out(network, group, job["sharding"])
-    step = TrainStep(network, Optimizer(network, training), execution, training.gradient_clip, group, replica)
+    replica = make_replica(network, group, job["sharding"])
+    step = TrainStep(replica, Optimizer(network, training), execution, training.gradient_clip)
     batch = random_batch(model, training.batch_size, training.max_length, seed=group.rank)
     step(batch, 0.01)
     steps_s: list[float] = []
@@ -65,7 +67,7 @@ def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
     began_s, cpu_began_s, processor_began = time.perf_counter(), cpu_seconds(), ProcessorTime.now()
     for _ in range(job["num_steps"]):
         step_began_s = time.perf_counter()
-        stages.append(step(batch, 0.01).seconds)
+        stages.append(step(batch, 0.01).seconds.by_stage())
         steps_s.append(time.perf_counter() - step_began_s)
     wall_s = time.perf_counter() - began_s
     return {

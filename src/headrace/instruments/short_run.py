@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from headrace.data.cache.byte_counts import bytes_per_id
-from headrace.instruments.rehearsal import default_micro_batch
 from headrace.perf.loss_law import Exposure
 from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
+from headrace.training.autotune import default_micro_batch
 
 UNEVEN_STEPS = 3  # at the start: fresh memory
 
@@ -55,7 +55,9 @@ def try_out(candidate: Config, seconds: float, train_bytes: float, before: Tryou
     training = config.training
     training.max_minutes, training.max_steps, training.num_epochs = seconds / 60, 0, 0
     training.evaluate_every = training.save_every = 1 << 30  # only at the end
-    training.micro_batch_size = training.micro_batch_size or default_micro_batch(training)
+    training.micro_batch_size = training.micro_batch_size or default_micro_batch(
+        training.batch_size, training.max_length
+    )
     if before is not None:
         training.precision, training.matmul = before.precision, before.matmul  # type: ignore[assignment]
     config.model.vocab_size = 0  # as many as the tokenizer finds

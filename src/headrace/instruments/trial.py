@@ -20,18 +20,22 @@ import numpy as np
 import torch
 
 from headrace.data.batch import Batch
+from headrace.distributed.replicas import Replica
 from headrace.errors import HeadraceError, TrainingError
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.device import best_device
 from headrace.machine.facts import peak_memory_bytes
-from headrace.models.loss import CHUNK_BYTES
 from headrace.models.network import build
 from headrace.run.config import Config
 from headrace.run.corpus import open_training
 from headrace.run.memory import memory_limit
 from headrace.training.autotune import SMALL_CHUNK_BYTES, choose
 from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import Execution, TrainStep
+from headrace.training.step import TrainStep
+from headrace.training.autotune import choose_execution
+from headrace.training.execution import Execution
+from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.step import TrainStep
 
 LEAST_TOKENS = 1024  # computed at a time; enough for products to run at full rate
 LEAST_SECONDS = 0.3  # of a measurement; several short steps make one
@@ -122,10 +126,10 @@ class _Bench:
         optimizer = Optimizer(network, training)
         if is_chosen:
             limit = memory_limit(config)
-            self.execution = choose(network, self._next(), training, limit, optimizer.bytes_to_come())
+            self.execution = choose_execution(network, self._next(), training, limit, optimizer.bytes_to_come())
         else:
-            self.execution = execution_of(config)
-        self._step = TrainStep(network, optimizer, self.execution, training.gradient_clip)
+            self.execution = Execution.from_config(training)
+        self._step = TrainStep(Replica(network), optimizer, self.execution, training.gradient_clip)
         size = self.execution.micro_batch_size
         per_pass = max(1, LEAST_TOKENS // (size * training.max_length))
         self._num_rows = min(training.batch_size, per_pass * size)
@@ -139,8 +143,8 @@ class _Bench:
             batch = self._next()
             waited = time.perf_counter() - asked
             seconds = self._step(batch.rows(slice(0, self._num_rows)), PEAK_FACTOR).seconds
-            passes = (seconds["forward"] + seconds["backward"]) * training.batch_size / self._num_rows
-            spent += waited + passes + seconds["optimizer"]
+            passes = (seconds.forward + seconds.backward) * training.batch_size / self._num_rows
+            spent += waited + passes + seconds.optimizer
             num_steps += 1
         return Cost(spent / num_steps / (training.batch_size * training.max_length), peak_memory_bytes())
 
@@ -150,20 +154,6 @@ class _Bench:
         if batch.inputs.max() < size and batch.targets.max() < size:
             return batch
         return replace(batch, inputs=batch.inputs % np.uint32(size), targets=batch.targets % np.uint32(size))
-
-
-def execution_of(config: Config) -> Execution:
-    """As a configuration that leaves nothing open says."""
-    training = config.training
-    return Execution(
-        training.micro_batch_size,
-        training.precision,
-        use_onednn=training.matmul == "onednn" and not training.compile,
-        gradient_checkpointing=training.gradient_checkpointing,
-        head_chunk_bytes=SMALL_CHUNK_BYTES if training.memory_budget else CHUNK_BYTES,
-        compiled=training.compile,
-        threads=training.threads,
-    )
 
 
 def main() -> None:

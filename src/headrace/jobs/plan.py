@@ -29,10 +29,11 @@ from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.machine import Machine, know_machine
-from headrace.run.memory import count_memory, planned_precision, remedies
+from headrace.run.memory import count_memory, remedies
 from headrace.run.pretraining import DEFAULT_MINUTES
 from headrace.training.optimizers.assignment import state_bytes, update_flops
-from headrace.training.step import Execution
+
+from headrace.training.execution import Execution
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
 EVALUATIONS = 10  # of a run, if nothing is said
@@ -242,9 +243,7 @@ def _rehearse(
     few = model.model_copy(update={"num_layers": min(FEW_LAYERS, model.num_layers)})
     if 5 * 4 * count(few, training.max_length).num_parameters > LARGEST_REHEARSAL * free:
         assumptions.append("too large to rehearse here: speed is unknown, activations and fragmentation are estimated")
-        size = training.micro_batch_size or 1
-        precision = planned_precision(training)
-        return Execution(size, precision, gradient_checkpointing=training.gradient_checkpointing), None, None
+        return Execution.from_config(training), None, None
     execution = quick_execution(model, training)
     if not training.micro_batch_size:
         assumptions.append(f"micro-batches of {execution.micro_batch_size}; training measures which is fastest")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.data.prepare import prepare
@@ -157,7 +157,8 @@ class _Ladder:
         if not is_open and not training.threads:
             training.threads = share_of_cores(1)
         self._reference = Trial(config, is_chosen=is_open)
-        self.config = _settle(config, self._reference) if is_open else config
+        self.config = config.model_copy(deep=True)
+        self._reference.execution.write_into(self.config.training)
         self._given = self.config
         costs = [self._reference.measure() for _ in range(2)]
         self._given_cost = min(cost.seconds_per_token for cost in costs)
@@ -263,21 +264,6 @@ def changed(config: Config, changes: dict[str, Any]) -> Config:
         section, _, name = key.partition(".")
         values[section][name] = value
     return Config.model_validate(values)
-
-
-def _settle(config: Config, trial: Trial) -> Config:
-    """The configuration with what the trial chose written into it."""
-    chosen = asdict(trial.execution)
-    keys = ("micro_batch_size", "precision", "gradient_checkpointing", "threads")
-    matmul = "onednn" if trial.execution.use_onednn else "default"
-    return changed(
-        config,
-        {
-            **{f"training.{key}": chosen[key] for key in keys},
-            "training.matmul": matmul,
-            "training.compile": trial.execution.compiled,
-        },
-    )
 
 
 def _same_result(config: Config) -> Iterator[list[Option]]:

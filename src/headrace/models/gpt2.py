@@ -10,6 +10,7 @@ from torch.nn.functional import gelu
 
 from headrace.models.architecture import Architecture, Matrix, Part, register
 from headrace.models.config import ModelConfig
+from headrace.models.kernels import Kernels
 from headrace.models.linear import Linear
 from headrace.models.network import KeyValueCache, Network, attend
 
@@ -63,15 +64,23 @@ class Block(nn.Module):
         self.up = Linear(width, config.feed_forward, bias=bias)
         self.down = Linear(config.feed_forward, width, bias=bias)
 
-    def forward(self, x_BTD: Tensor, _: Any, mask: Tensor | None, cache: KeyValueCache | None, layer: int) -> Tensor:
+    def forward(
+        self,
+        x_BTD: Tensor,
+        _: Any,
+        mask: Tensor | None,
+        cache: KeyValueCache | None,
+        layer: int,
+        kernels: Kernels,
+    ) -> Tensor:
         B, T, D = x_BTD.shape
-        qkv = self.query_key_value(self.attention_norm(x_BTD)).view(B, T, 3, self.heads, D // self.heads)
+        qkv = self.query_key_value(self.attention_norm(x_BTD), kernels).view(B, T, 3, self.heads, D // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        x_BTD = x_BTD + self.attention_out(attend(query, key, value, mask))
-        hidden = gelu(self.up(self.feed_forward_norm(x_BTD)), approximate="tanh")
-        out_BTD: Tensor = x_BTD + self.down(hidden)
+        x_BTD = x_BTD + self.attention_out(attend(query, key, value, mask), kernels)
+        hidden = gelu(self.up(self.feed_forward_norm(x_BTD), kernels), approximate="tanh")
+        out_BTD: Tensor = x_BTD + self.down(hidden, kernels)
         return out_BTD
 
 

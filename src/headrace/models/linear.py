@@ -1,4 +1,4 @@
-"""Linear layers that can use oneDNN's kernels, where these were measured to be faster on this machine.
+"""Linear layers whose float32 products PyTorch computes in one of two ways; which is faster depends on the machine.
 
 PyTorch's float32 products on x86 go through MKL, which on AMD processors leaves a tenth to a fifth of the machine
 unused; oneDNN, which PyTorch carries too, does not. bfloat16 goes through oneDNN anyway.
@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.models.kernels import Kernels
+
 
 def has_onednn() -> bool:
-    """Return whether this build of PyTorch carries oneDNN's matrix products."""
+    """Return whether this build of PyTorch carries oneDNN's products."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
 
 
@@ -41,11 +43,10 @@ class _OneDnnLinear(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` with a choice of kernel."""
+    """An `nn.Linear` whose kernel is chosen with every call."""
 
-    use_onednn = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.use_onednn and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type):
+    def forward(self, x: Tensor, kernels: Kernels) -> Tensor:  # type: ignore[override]
+        is_wanted = kernels.matmul == "onednn" and x.dtype == torch.float32
+        if is_wanted and not torch.is_autocast_enabled(x.device.type):
             return _OneDnnLinear.apply(x, self.weight, self.bias)  # type: ignore[no-any-return,no-untyped-call]
         return functional.linear(x, self.weight, self.bias)

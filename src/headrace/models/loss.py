@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from headrace.models.kernels import PLAIN, Kernels
 from headrace.models.linear import onednn_product
-
-CHUNK_BYTES = 32 << 20
-"""Size of a chunk of logits. Each chunk reads and writes the whole gradient of the head: smaller ones cost time."""
 
 LEAST_PROBABILITY = torch.finfo(torch.float32).tiny
 """Floor of the probability of a target: losses above 87 nats count as 87."""
@@ -23,25 +21,23 @@ def head_loss(
     targets_N: Tensor,
     mask_N: Tensor | None,
     scale: float,
-    use_onednn: bool = False,
-    chunk_bytes: int = CHUNK_BYTES,
+    kernels: Kernels = PLAIN,
 ) -> Tensor:
-    """Return `scale` times the sum of the cross-entropies of `hidden @ weight.T` at the targets inside the mask.
+    """Return scale x the sum of the cross-entropies of `hidden @ weight.T` at the targets that the mask counts.
 
-    The gradient of a chunk's logits is known as soon as the logits are: it is used at once, for the hidden states and
-    for the weights, and the logits are freed before the next chunk. If the weight has a gradient already, the new one
-    is added to it at once, so that a second one never exists: call backward exactly once for every call.
+    The gradient of a chunk's logits is known as soon as the logits are, so it is used at once, for the hidden states
+    and for the weight, and the chunk is freed before the next one is computed. If the weight has a gradient already,
+    this adds to it in place, so that no second one exists: call backward exactly once for every call.
     """
-    use_onednn = use_onednn and hidden_ND.dtype == torch.float32
-    if not torch.is_grad_enabled():  # which a Function does not see: its inputs still ask for gradients
+    if not torch.is_grad_enabled():  # a Function does not notice: its inputs still require gradients
         hidden_ND, weight_VD = hidden_ND.detach(), weight_VD.detach()
     return _HeadLoss.apply(  # type: ignore[no-any-return,no-untyped-call]
-        hidden_ND, weight_VD, targets_N, mask_N, scale, use_onednn, chunk_bytes
+        hidden_ND, weight_VD, targets_N, mask_N, scale, kernels
     )
 
 
 def _chunks(num_rows: int, vocab_size: int, chunk_bytes: int) -> list[slice]:
-    """Divide rows into slices of equal size, as few as the limit allows."""
+    """Divide rows into the fewest slices of equal size whose logits stay below the limit."""
     most = max(16, chunk_bytes // (4 * vocab_size))
     rows = max(1, -(-num_rows // -(-num_rows // most)))
     return [slice(start, min(start + rows, num_rows)) for start in range(0, num_rows, rows)]
@@ -56,8 +52,7 @@ class _HeadLoss(torch.autograd.Function):
         targets_N: Tensor,
         mask_N: Tensor | None,
         scale: float,
-        use_onednn: bool,
-        chunk_bytes: int,
+        kernels: Kernels,
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad[:2])
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
@@ -65,19 +60,21 @@ class _HeadLoss(torch.autograd.Function):
         grad_VD = weight_VD.grad if weight_VD.is_leaf else None
         is_added = grad_VD is not None
         weight = weight_VD.to(hidden_ND.dtype)
+        use_onednn = kernels.matmul == "onednn" and hidden_ND.dtype == torch.float32
         product = onednn_product if use_onednn else linear
-        for rows in _chunks(len(hidden_ND), len(weight_VD), chunk_bytes):
+        for rows in _chunks(len(hidden_ND), len(weight_VD), kernels.head_chunk_bytes):
             hidden, target = hidden_ND[rows], targets_N[rows, None]
             row_scale = scale if mask_N is None else mask_N[rows, None] * scale
             gradient = product(hidden, weight).float().softmax(1)
             chosen = gradient.gather(1, target)
-            # The softmax serves both loss and gradient: one exponential per logit instead of two.
+            # Taking the logarithm here saves log_softmax's second exponential per logit; a loss above 87 nats
+            # counts as 87.
             total -= (chosen.clamp_min(LEAST_PROBABILITY).log() * row_scale).sum()
             if grad_ND is None:
                 continue
             gradient.scatter_(1, target, chosen - 1)
             gradient = gradient.to(hidden.dtype)
-            # Scale the hidden states rather than the logits: they are much narrower.
+            # Scale what is as wide as the hidden states, which is much narrower than the logits.
             torch.mul(product(gradient, weight.T), row_scale, out=grad_ND[rows])
             scaled_hidden = (hidden * row_scale).to(hidden.dtype)
             if grad_VD is None:
@@ -94,3 +91,4 @@ class _HeadLoss(torch.autograd.Function):
         grad_ND, grad_VD = ctx.saved_tensors
         assert upstream[0] == 1, "scale the loss by `scale`: its gradients are computed already"
         return grad_ND, grad_VD, None, None, None, None, None
+        return grad_ND, grad_VD, None, None, None, None

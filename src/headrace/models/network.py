@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headrace.models.architecture import find_architecture
 from headrace.models.config import ModelConfig
-from headrace.models.linear import Linear
-from headrace.models.loss import CHUNK_BYTES
+from headrace.models.kernels import PLAIN, Kernels
 
 # Shapes: B rows, T tokens, D width, H heads, K width per head, V vocabulary.
 
@@ -55,31 +53,23 @@ class Network(nn.Module, ABC):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.head = None if config.tie_embeddings else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
-        self.checkpoint_blocks = False
-        self.head_chunk_bytes = CHUNK_BYTES
-        self.use_compiled = False
-        self._compiled: Callable[..., Tensor] | None = None
-        self._use_onednn = False
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the weights are on."""
+        return self.embedding.weight.device
 
     @property
     def head_weight_VD(self) -> Tensor:
         """The weights of the head, whether tied to the embedding or not."""
         return self.embedding.weight if self.head is None else self.head
 
-    @property
-    def use_onednn(self) -> bool:
-        """Whether float32 products go through oneDNN instead of PyTorch's default."""
-        return self._use_onednn
-
-    @use_onednn.setter
-    def use_onednn(self, value: bool) -> None:
-        self._use_onednn = value
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.use_onednn = value
-
     def forward(
-        self, tokens_BT: Tensor, documents_BT: Tensor | None = None, cache: KeyValueCache | None = None
+        self,
+        tokens_BT: Tensor,
+        documents_BT: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        kernels: Kernels = PLAIN,
     ) -> Tensor:
         """Return the hidden states after the last norm.
 
@@ -93,19 +83,11 @@ class Network(nn.Module, ABC):
             positions = document_positions(documents_BT)
         x_BTD, extras = self.begin(tokens_BT, positions)
         for number, block in enumerate(self.blocks):
-            if self.checkpoint_blocks and torch.is_grad_enabled():
-                x_BTD = checkpoint(block, x_BTD, extras, mask, None, number, use_reentrant=False)
+            if kernels.gradient_checkpointing and torch.is_grad_enabled():
+                x_BTD = checkpoint(block, x_BTD, extras, mask, None, number, kernels, use_reentrant=False)
             else:
-                x_BTD = block(x_BTD, extras, mask, cache, number)
+                x_BTD = block(x_BTD, extras, mask, cache, number, kernels)
         return self.norm(x_BTD)  # type: ignore[no-any-return]
-
-    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
-        """Return the hidden states as `forward` does, by compiled code if `use_compiled`."""
-        if not self.use_compiled:
-            return self(tokens_BT, documents_BT)  # type: ignore[no-any-return]
-        if self._compiled is None:
-            self._compiled = torch.compile(self.forward, dynamic=False)
-        return self._compiled(tokens_BT, documents_BT)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the head."""

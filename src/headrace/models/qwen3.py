@@ -13,6 +13,7 @@ from torch.nn.functional import silu
 
 from headrace.models.architecture import Architecture, Matrix, Part, register
 from headrace.models.config import ModelConfig
+from headrace.models.kernels import Kernels
 from headrace.models.linear import Linear
 from headrace.models.network import KeyValueCache, Network, attend
 
@@ -69,19 +70,25 @@ class Block(nn.Module):
         self.down = Linear(feed_forward, width, bias=False)
 
     def forward(
-        self, x_BTD: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: KeyValueCache | None, layer: int
+        self,
+        x_BTD: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: KeyValueCache | None,
+        layer: int,
+        kernels: Kernels,
     ) -> Tensor:
         B, T, _ = x_BTD.shape
-        qkv = self.query_key_value(self.attention_norm(x_BTD)).view(B, T, 3, self.heads, self.head_dim)
+        qkv = self.query_key_value(self.attention_norm(x_BTD), kernels).view(B, T, 3, self.heads, self.head_dim)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         # Norms and rotation in full precision, also under autocast; attention in that of the values.
         query = rotate(self.query_norm(query.float()), *rotary).to(value.dtype)
         key = rotate(self.key_norm(key.float()), *rotary).to(value.dtype)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        x_BTD = x_BTD + self.attention_out(attend(query, key, value, mask))
-        gate, up = self.gate_up(self.feed_forward_norm(x_BTD)).chunk(2, dim=-1)
-        out_BTD: Tensor = x_BTD + self.down(silu(gate) * up)
+        x_BTD = x_BTD + self.attention_out(attend(query, key, value, mask), kernels)
+        gate, up = self.gate_up(self.feed_forward_norm(x_BTD), kernels).chunk(2, dim=-1)
+        out_BTD: Tensor = x_BTD + self.down(silu(gate) * up, kernels)
         return out_BTD
 
 

@@ -11,7 +11,7 @@ from headrace.machine.device import best_device
 from headrace.machine.facts import memory_bytes
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
-from headrace.models.loss import CHUNK_BYTES
+from headrace.models.kernels import SMALL_CHUNK_BYTES
 from headrace.perf.memory import (
     MemoryParts,
     checkpointed_bytes_per_token,
@@ -19,10 +19,10 @@ from headrace.perf.memory import (
     memory_parts,
 )
 from headrace.run.config import Config
-from headrace.training.autotune import SMALL_CHUNK_BYTES
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.assignment import state_bytes
-from headrace.training.step import Execution
+
+from headrace.training.execution import Execution
 from headrace.units import human_bytes, parse_bytes
 
 BATCHES_HELD = 4  # by the loader and the step together
@@ -55,11 +55,6 @@ def count_memory(
         num_shards=num_processes if config.run.sharding == "fsdp" else 1,
         precision=execution.precision,
     )
-
-
-def planned_precision(training: TrainingConfig) -> str:
-    """Return the precision to count with before training has chosen one: it begins with float32."""
-    return "float32" if training.precision == "auto" else training.precision
 
 
 def remedies(
@@ -101,7 +96,7 @@ def check_memory(config: Config, group: Group = ALONE) -> None:
         parts = count_memory(changed, how, runtime_bytes, num_processes=group.world_size)
         return parts.total - parts.fragmentation
 
-    smallest = _smallest_execution(config)
+    smallest = _smallest_execution(config.training)
     needed = least_bytes(config, smallest)
     if needed <= free:
         return
@@ -124,11 +119,7 @@ def memory_limit(config: Config, group: Group = ALONE) -> int | None:
         return None
     runtime_bytes = memory_bytes()
     free = _free_bytes(group, runtime_bytes)
-    largest = Execution(
-        training.batch_size // group.world_size,
-        planned_precision(training),
-        gradient_checkpointing=training.gradient_checkpointing,
-    )
+    largest = replace(Execution.from_config(training), micro_batch_size=training.batch_size // group.world_size)
     needed = count_memory(config, largest, runtime_bytes, num_processes=group.world_size).total
     return free if needed > free else None
 
@@ -138,12 +129,9 @@ def _free_bytes(group: Group, runtime_bytes: int) -> int:
     return available_memory_bytes() // group.local_world_size + runtime_bytes
 
 
-def _smallest_execution(config: Config) -> Execution:
-    """What is given stays; what training chooses by itself, it can choose as small as this."""
-    training, precision = config.training, planned_precision(config.training)
-    if training.micro_batch_size:
-        chunk = SMALL_CHUNK_BYTES if training.memory_budget else CHUNK_BYTES
-        checkpointing = training.gradient_checkpointing
-        size = training.micro_batch_size
-        return Execution(size, precision, gradient_checkpointing=checkpointing, head_chunk_bytes=chunk)
-    return Execution(1, precision, gradient_checkpointing=True, head_chunk_bytes=SMALL_CHUNK_BYTES)
+def _smallest_execution(training: TrainingConfig) -> Execution:
+    """Return the execution that takes the least memory of all that training may choose."""
+    given = Execution.from_config(training)
+    if training.micro_batch_size:  # which training then leaves alone, and gradient checkpointing with it
+        return given
+    return replace(given, gradient_checkpointing=True, head_chunk_bytes=SMALL_CHUNK_BYTES)

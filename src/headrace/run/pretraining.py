@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headrace.data.explain.description import describe
 from headrace.distributed.group import join
-from headrace.distributed.replicas import share_out
+from headrace.distributed.replicas import make_replica
 from headrace.errors import UsageError
 from headrace.files import without_nan
 from headrace.generation.decoding import Sampling, continue_text
@@ -40,15 +40,16 @@ from headrace.run.resume import SavedRun, check_resumable, checkpoint_to_resume,
 from headrace.run.summary import Run
 from headrace.run.tensorboard import TensorBoard
 from headrace.training.activations import activation_bytes_per_token
-from headrace.training.autotune import choose
+from headrace.training.autotune import choose_execution
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
 from headrace.training.evaluate import Evaluation, Evaluator
+from headrace.training.execution import Execution
 from headrace.training.loop import BatchStream, Loop, Position, StepInfo, StopWaiting, Tally, as_metrics
 from headrace.training.optimizers.assignment import state_bytes
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.restore import load_optimizer, load_weights
 from headrace.training.schedule import Limits
-from headrace.training.step import Execution, TrainStep
+from headrace.training.step import TrainStep
 
 Hook = Callable[[StepInfo], None]
 DEFAULT_MINUTES = 10.0
@@ -173,16 +174,13 @@ class Pretraining:
             self._batches.restore(saved.loader)
             self.notices.append(f"goes on from step {position.step:,} ({resume_from})")
         self.execution = resumed_execution(saved, config, group) if saved else self._choose_execution()
-        self.execution.apply_to(self.network)
-        for key in ("micro_batch_size", "precision", "gradient_checkpointing", "threads"):  # chosen is resolved
-            setattr(training, key, getattr(self.execution, key))
-        training.matmul = "onednn" if self.execution.use_onednn else "default"
-        training.compile = self.execution.compiled
+        self.execution.write_into(training)
+        self.execution.set_threads()  # the peak is measured with as many
         self.peak_flops, self._is_described = 0.0, False
         self._hooks: list[TensorBoard] = []
         facts = self._open_instruments(saved, runtime_bytes) if group.is_main else {}
         group.wait_for_all("waiting for rank 0 to begin")
-        self._replica = share_out(self.network, group, config.run.sharding)
+        self._replica = make_replica(self.network, group, config.run.sharding)
         self.optimizer = Optimizer(self.network, training)
         if resume_from is not None:
             load_optimizer(resume_from, self.optimizer)
@@ -190,7 +188,7 @@ class Pretraining:
         self.folder.begin(config.model_dump(), facts, position.step)
         if group.is_main and config.run.tensorboard:
             self._hooks.append(stack.enter_context(TensorBoard(self.folder.path)))
-        step = TrainStep(self.network, self.optimizer, self.execution, training.gradient_clip, group, self._replica)
+        step = TrainStep(self._replica, self.optimizer, self.execution, training.gradient_clip)
         self.loop = Loop(
             training, limits, self._batches, step, position, self._evaluate, self._save, self._should_stop, group
         )
@@ -226,7 +224,7 @@ class Pretraining:
     def _instruments(self, runtime_bytes: int) -> dict[str, Any]:
         """What a report needs besides the metrics."""
         training, machine = self.config.training, self._machine
-        per_token = activation_bytes_per_token(self.network, training.precision)
+        per_token = activation_bytes_per_token(self.network, self.execution)
         parts = memory_parts(
             self.config.model,
             self.counts,
@@ -264,8 +262,7 @@ class Pretraining:
         if loader is None:
             return None
         with loader:
-            tokens = self.config.training.evaluation_tokens
-            evaluator = Evaluator(loader, tokens, self.execution.precision)
+            evaluator = Evaluator(loader, self.config.training.evaluation_tokens, self.execution)
         if evaluator.num_tokens >= LEAST_VALIDATION_TOKENS:
             return evaluator
         self.notices.append(
@@ -304,7 +301,7 @@ class Pretraining:
         batch = next(self.loader)
         self.loader.seek(0)
         reserve = Optimizer(self.network, training).bytes_to_come() // self._num_shards
-        chosen = choose(self.network, batch, training, limit, reserve, self.group.world_size)
+        chosen = choose_execution(self.network, batch, training, limit, reserve, self.group.world_size)
         self.group.from_main(asdict(chosen), "telling the micro-batch")
         return chosen
 
@@ -323,7 +320,7 @@ class Pretraining:
             self.loader.call_while_waiting(self._stop_waiting)
         tally = Tally(position.tokens, position.elapsed_s)
         if position.step == 0:
-            with self._whole() as network:
+            with self._replica.whole() as network:
                 run.first_sample = self._sample(network) if self.group.is_main else ""
             with self._going_on_without("samples.txt"):
                 self.folder.add_sample(0, run.first_sample)
@@ -400,16 +397,12 @@ class Pretraining:
     def _evaluate(self) -> tuple[Evaluation | None, str]:
         """By rank 0; the others give their pieces of the network, and wait."""
         evaluation = None
-        with self._whole() as network:
+        with self._replica.whole() as network:
             if not self.group.is_main:
                 return None, ""
             if self._evaluator is not None:
-                evaluation = self._evaluator(network, self.execution.micro_batch_size)
+                evaluation = self._evaluator(network)
             return evaluation, self._sample(network)
-
-    def _whole(self) -> AbstractContextManager[Network]:
-        """The network for rank 0 to use alone, however it is shared out; all processes have to enter."""
-        return nullcontext(self.network) if self._replica is None else self._replica.whole()
 
     @property
     def _num_shards(self) -> int:
@@ -425,7 +418,7 @@ class Pretraining:
         """By rank 0, in the same files whatever the processes have of the network."""
         with self.group.exchanging("gathering the optimizer's state"):
             tensors = {name: tensor for name, tensor in self.optimizer.tensors() if self.group.is_main}
-        with self._whole() as network:
+        with self._replica.whole() as network:
             if self.group.is_main:
                 self._write_checkpoint(network, tensors, is_best)
 

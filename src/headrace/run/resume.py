@@ -6,20 +6,18 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from headrace.distributed.group import Group
 from headrace.errors import CheckpointError, UsageError
 from headrace.run.config import Config
 from headrace.run.directory import RunFolder
 from headrace.training.checkpoint import Checkpoints
+from headrace.training.execution import Execution, upgrade_saved
 from headrace.training.loop import Position
 from headrace.training.restore import STATE, read_state
-from headrace.training.step import Execution
-
-MOST_THREADS = 4096
 
 
 def split_checkpoint(path: Path) -> tuple[Path, bool | str]:
@@ -41,7 +39,7 @@ class SavedRun(BaseModel):
 
     position: Position
     loader: dict[str, Any]
-    execution: Execution
+    execution: Annotated[Execution, BeforeValidator(upgrade_saved)]
     config: Config
     peak_flops: float
     processes: int = Field(default=1, ge=1)
@@ -49,14 +47,9 @@ class SavedRun(BaseModel):
 
     @model_validator(mode="after")
     def _check_numbers(self) -> SavedRun:
-        position, execution = self.position, self.execution
+        position = self.position
         if min(position.step, position.tokens, position.bad_steps) < 0 or not 0 <= position.elapsed_s < math.inf:
             raise ValueError(f"no run can be at {position}")
-        is_possible = execution.micro_batch_size >= 1 and execution.head_chunk_bytes >= 1
-        if not is_possible or not 0 <= execution.threads <= MOST_THREADS:
-            raise ValueError(f"no step can be computed by {execution}")
-        if execution.precision not in ("float32", "bfloat16"):
-            raise ValueError(f"no such precision: {execution.precision!r}")
         return self
 
 
@@ -93,7 +86,7 @@ def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Che
 
 
 def resumed_execution(saved: SavedRun, config: Config, group: Group) -> Execution:
-    """As it was; another number of processes has other rows and cores for each."""
+    """Return the saved execution; with another number of processes, each has another share of the rows and cores."""
     before, training = saved.execution, config.training
     if saved.processes == group.world_size:
         return before

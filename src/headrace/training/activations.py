@@ -1,38 +1,38 @@
-"""What autograd keeps for the backward pass, counted on the network itself rather than worked out on paper."""
+"""The bytes that autograd keeps for the backward pass, counted on the network itself rather than derived on paper."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from headrace.models.network import Network
-from headrace.training.step import autocast
+from headrace.training.execution import Execution
 
 LENGTH = 16
 
 
-def activation_bytes_per_token(network: Network, precision: str = "float32") -> float:
+def activation_bytes_per_token(network: Network, execution: Execution) -> float:
     """Count the bytes that a forward pass keeps for each token; the head's loss keeps nothing of this kind.
 
     A second row keeps as much again, except of what all rows share: autocast's copies of the weights, rotary tables.
     """
-    kept = _kept_per_token(network, precision)
-    if network.checkpoint_blocks:  # one block at a time is computed again, with all that it keeps
-        network.checkpoint_blocks = False
-        kept += _kept_per_token(network, precision) / len(network.blocks)
-        network.checkpoint_blocks = True
+    kept = _kept_per_token(network, execution)
+    if execution.gradient_checkpointing:  # one block at a time is recomputed, with all that it keeps
+        kept += _kept_per_token(network, replace(execution, gradient_checkpointing=False)) / len(network.blocks)
     return kept
 
 
-def _kept_per_token(network: Network, precision: str) -> float:
+def _kept_per_token(network: Network, execution: Execution) -> float:
     length = min(LENGTH, network.config.context)
-    one, two = (kept_bytes(network, precision, rows, length) for rows in (1, 2))
+    one, two = (kept_bytes(network, execution, rows, length) for rows in (1, 2))
     return (two - one) / length
 
 
-def kept_bytes(network: Network, precision: str, rows: int, length: int) -> int:
-    """Count the bytes that a forward pass of so many tokens keeps for its backward pass, parameters aside."""
+def kept_bytes(network: Network, execution: Execution, rows: int, length: int) -> int:
+    """Count the bytes, parameters aside, that a forward pass of rows of tokens keeps for its backward pass."""
     own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
     storages: dict[int, int] = {}
     alive: list[Tensor] = []  # or a freed storage's address would be counted once for two tensors
@@ -44,7 +44,7 @@ def kept_bytes(network: Network, precision: str, rows: int, length: int) -> int:
             alive.append(tensor)
         return tensor
 
-    tokens = torch.zeros(rows, length, dtype=torch.int64, device=network.head_weight_VD.device)
-    with torch.enable_grad(), autocast(network, precision), saved_tensors_hooks(note, lambda tensor: tensor):
-        network(tokens)
+    tokens = torch.zeros(rows, length, dtype=torch.int64, device=network.device)
+    with torch.enable_grad(), execution.autocast(network.device), saved_tensors_hooks(note, lambda tensor: tensor):
+        network(tokens, kernels=execution.kernels)
     return sum(storages.values())

@@ -1,4 +1,4 @@
-"""How to compute a step on this machine, by measuring: precision, kernel, micro-batch, checkpointing, compilation."""
+"""The choice of an execution by measurement: precision, kernels, micro-batch, gradient checkpointing, compilation."""
 
 from __future__ import annotations
 
@@ -13,30 +13,34 @@ from typing import TypeVar
 import torch
 
 from headrace.data.batch import Batch
+from headrace.distributed.replicas import Replica
 from headrace.errors import TrainingError, UsageError
 from headrace.machine.allocator import release_freed_memory
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.machine.facts import memory_bytes
+from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES
 from headrace.models.linear import has_onednn
-from headrace.models.loss import CHUNK_BYTES
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
-from headrace.training.step import Execution, accumulate
+from headrace.training.execution import Execution
+from headrace.training.step import accumulate
 
 Choice = TypeVar("Choice", bound=Hashable)
-PROBE_TOKENS = 2048  # enough for products to run at full rate
-# Of a micro-batch. On a processor larger ones are faster by 4% at best (docs/LOG.md), and trying them would take most
+PROBE_TOKENS = 2048
+"""Tokens of one measurement: enough for matrix products to run at full rate."""
+# Limits of a micro-batch on a CPU. Larger ones are faster by 4% at best (docs/LOG.md), and trying them would take most
 # of the memory of a run.
 FEWEST_TOKENS, MOST_TOKENS = 256, 4096
 NUM_ROUNDS = 3
-CHOOSING_SECONDS = 15.0  # after one round for each choice: where a pass is this slow, noise is small beside it
-MARGIN = 0.95  # of the memory that is left; the rest is for what no measurement foresees
-SMALL_CHUNK_BYTES = CHUNK_BYTES // 2  # of logits, where memory is short
-# Another way must be this much faster than the plainer one before it: less is noise, and plainer is better.
+CHOOSING_SECONDS = 15.0
+"""Time after which one round for each choice is enough: where passes are this slow, noise is small beside them."""
+MARGIN = 0.95
+"""Share of the memory limit that may be planned with; the rest is for what no measurement foresees."""
 WORTHWHILE = 0.97
+"""Share of the best time so far that a later choice must stay below: the rest is noise, and the earlier is plainer."""
 
 
-def choose(
+def choose_execution(
     network: Network,
     batch: Batch,
     training: TrainingConfig,
@@ -45,30 +49,18 @@ def choose(
     num_processes: int = 1,
     seconds: float = CHOOSING_SECONDS,
 ) -> Execution:
-    """The fastest way to compute a step of this batch that stays below the limit.
+    """Return the fastest way to compute a step of this batch that stays below the memory limit.
 
     `reserve`: bytes that will be needed beside forward and backward passes (the optimizer's state).
     `num_processes`: how many share the rows of a batch. `seconds`: after these, one round for each choice is enough.
     """
     num_rows = training.batch_size // num_processes
-    size = training.micro_batch_size or _probe_size(num_rows, training.max_length)
-    if num_rows % size:
-        near = min((n for n in range(1, num_rows + 1) if num_rows % n == 0), key=lambda n: abs(n - size))
-        raise UsageError(
-            f"training.micro_batch_size {size} does not divide batch_size {num_rows}; use"
-            f" training.micro_batch_size={near}"
-        )
-    plain = Execution(
-        size if memory_limit is None or training.micro_batch_size else 1,
-        "float32" if training.precision == "auto" else training.precision,
-        use_onednn=training.matmul == "onednn",
-        gradient_checkpointing=training.gradient_checkpointing,
-        head_chunk_bytes=CHUNK_BYTES if memory_limit is None else SMALL_CHUNK_BYTES,
-        threads=torch.get_num_threads(),
-    )
+    probe_size = default_micro_batch(num_rows, training.max_length)
+    plain = _plainest(training, num_rows, probe_size, memory_limit)
+    replica = Replica(network)
 
     def measure(execution: Execution) -> float:
-        return _time(network, batch, execution)
+        return _time(replica, batch, execution)
 
     if memory_limit is not None and not training.micro_batch_size:
         release_freed_memory()
@@ -78,8 +70,8 @@ def choose(
             release_freed_memory()
     if not training.threads and plain.threads > 1:
         plain = replace(plain, threads=_choose_threads(plain, measure, seconds))
-    probe = min(plain.micro_batch_size, _probe_size(num_rows, training.max_length))
-    best = fastest(_ways(replace(plain, micro_batch_size=probe), training), measure, seconds=seconds)
+    probe = replace(plain, micro_batch_size=min(plain.micro_batch_size, probe_size))
+    best = fastest(_alternatives(probe, training), measure, seconds=seconds)
     best = replace(best, micro_batch_size=plain.micro_batch_size)
     if not training.micro_batch_size:
         sizes = candidate_sizes(num_rows, training.max_length)
@@ -87,9 +79,26 @@ def choose(
             sizes = _sizes_within(sizes, best, measure, memory_limit - reserve)
         best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure, seconds=seconds)
     if training.compile and has_compiler():
-        best = fastest([best, replace(best, compiled=True, use_onednn=False)], measure)
+        best = fastest([best, replace(best, compile=True, matmul="default")], measure)
     release_freed_memory()
     return best
+
+
+def _plainest(training: TrainingConfig, num_rows: int, probe_size: int, memory_limit: int | None) -> Execution:
+    """Return the execution that others are compared with; where memory is limited, the one that takes the least."""
+    size = training.micro_batch_size or probe_size
+    if num_rows % size:
+        near = min(_divisors(num_rows), key=lambda divisor: abs(divisor - size))
+        raise UsageError(
+            f"training.micro_batch_size {size} does not divide batch_size {num_rows}; use"
+            f" training.micro_batch_size={near}"
+        )
+    return replace(
+        Execution.from_config(training.model_copy(update={"compile": False})),
+        micro_batch_size=size if memory_limit is None or training.micro_batch_size else 1,
+        head_chunk_bytes=CHUNK_BYTES if memory_limit is None else SMALL_CHUNK_BYTES,
+        threads=torch.get_num_threads(),
+    )
 
 
 def fastest(
@@ -98,9 +107,9 @@ def fastest(
     num_rounds: int = NUM_ROUNDS,
     seconds: float = CHOOSING_SECONDS,
 ) -> Choice:
-    """The choice with the shortest time. They take turns, and noise only ever adds: the least time of each counts.
+    """Return the choice with the shortest time; a later one wins only by a clear margin over the best so far.
 
-    A later choice wins only by a clear margin over the best so far.
+    Choices take turns, and the least time of each counts, because noise only ever adds.
     """
     if len(choices) == 1:
         return choices[0]
@@ -115,10 +124,10 @@ def fastest(
 
 
 def _choose_threads(plain: Execution, measure: Callable[[Execution], float], seconds: float) -> int:
-    """All threads; fewer where other programs use the processor and that is measured to be faster.
+    """Return the number of threads: all, or fewer where other programs use the processor and fewer are faster.
 
-    Threads wait for the slowest of them at every operation, so that one which others keep from its core delays all.
-    The typical time counts here, not the best: the others will still be there.
+    Threads wait for the slowest of them at every operation, so one that another program displaces delays all. The
+    median time counts here, not the least: the other programs will still be there during training.
     """
     measure(plain)  # the first time pays for fresh memory
     began = ProcessorTime.now()
@@ -130,26 +139,40 @@ def _choose_threads(plain: Execution, measure: Callable[[Execution], float], sec
     return min(ways, key=lambda way: statistics.median(times[way])).threads
 
 
-def candidate_sizes(batch_size: int, length: int) -> list[int]:
-    """Micro-batches worth trying: they divide the batch, and are neither tiny nor huge nor too many.
+def default_micro_batch(num_rows: int, sequence_length: int) -> int:
+    """Return a micro-batch size that is quick to measure, and near what is measured to be fastest.
+
+    >>> default_micro_batch(12, 256)
+    6
+    """
+    return max((size for size in _divisors(num_rows) if size * sequence_length <= PROBE_TOKENS), default=1)
+
+
+def candidate_sizes(batch_size: int, sequence_length: int) -> list[int]:
+    """Return micro-batch sizes worth trying: at most six divisors of the batch size, neither tiny nor huge.
 
     >>> candidate_sizes(12, 128)
     [2, 3, 4, 6, 12]
     >>> candidate_sizes(4096, 64)
     [4, 8, 16, 32, 64]
     """
-    sizes = [size for size in range(1, batch_size + 1) if batch_size % size == 0]
-    sizes = [size for size in sizes if size * length >= FEWEST_TOKENS] or sizes[-1:]
+    divisors = _divisors(batch_size)
+    sizes = [size for size in divisors if size * sequence_length >= FEWEST_TOKENS] or divisors[-1:]
     if not torch.cuda.is_available():
-        sizes = [size for size in sizes if size * length <= MOST_TOKENS] or sizes[:1]
+        sizes = [size for size in sizes if size * sequence_length <= MOST_TOKENS] or sizes[:1]
     while len(sizes) > 6:
         sizes = sizes[-1::-2][::-1]
     return sizes
 
 
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
 def _rounds(
     choices: list[Choice], measure: Callable[[Choice], float], num_rounds: int, seconds: float
 ) -> dict[Choice, list[float]]:
+    """Measure the choices in turns; return the times of each."""
     times: dict[Choice, list[float]] = {choice: [] for choice in choices}
     began = time.perf_counter()
     for _ in range(num_rounds):
@@ -160,24 +183,25 @@ def _rounds(
     return times
 
 
-def _ways(plain: Execution, training: TrainingConfig) -> list[Execution]:
-    """The plain way, and whatever this machine might do faster."""
+def _alternatives(plain: Execution, training: TrainingConfig) -> list[Execution]:
+    """Return the plain execution, and the kernels and precision that might be faster on this machine."""
     ways = [plain]
     if plain.precision == "float32" and training.matmul == "auto" and has_onednn() and not torch.cuda.is_available():
-        ways.append(replace(plain, use_onednn=True))
+        ways.append(replace(plain, matmul="onednn"))
     if training.precision == "auto":
         ways.append(replace(plain, precision="bfloat16"))
     return ways
 
 
 def has_compiler() -> bool:
+    """Return whether torch.compile finds a C++ compiler."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++") if name)
 
 
 def _sizes_within(
     sizes: list[int], execution: Execution, measure: Callable[[Execution], float], limit: int
 ) -> list[int]:
-    """Sizes whose memory stays below the limit, told from what the two smallest take, before larger ones are tried."""
+    """Return the sizes that stay below the memory limit, extrapolated from micro-batches of one and two sequences."""
     release_freed_memory()
     measure(replace(execution, micro_batch_size=1))
     at_one = memory_bytes()
@@ -192,20 +216,14 @@ def _sizes_within(
     return [size for size in sizes if at_one + (size - 1) * per_sequence <= MARGIN * limit] or [1]
 
 
-def _probe_size(num_rows: int, length: int) -> int:
-    """The largest micro-batch that is quick to measure."""
-    sizes = [size for size in range(1, num_rows + 1) if num_rows % size == 0]
-    return max((size for size in sizes if size * length <= PROBE_TOKENS), default=1)
-
-
-def _time(network: Network, batch: Batch, execution: Execution) -> float:
-    """Seconds per sequence of forward and backward passes over at least PROBE_TOKENS."""
+def _time(replica: Replica, batch: Batch, execution: Execution) -> float:
+    """Measure the seconds per sequence of forward and backward passes over at least PROBE_TOKENS."""
     size = execution.micro_batch_size
     rows = max(1, min(len(batch.inputs), -(-PROBE_TOKENS // batch.inputs.shape[1])) // size) * size
     part = batch.rows(slice(0, rows))
-    execution.apply_to(network)
+    execution.set_threads()
     began = time.perf_counter()
-    accumulate(network, part, execution, {"forward": 0.0, "backward": 0.0})
+    accumulate(replica, part, execution)
     seconds = (time.perf_counter() - began) / len(part.inputs)
-    network.zero_grad(set_to_none=True)
+    replica.network.zero_grad(set_to_none=True)
     return seconds

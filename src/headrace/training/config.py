@@ -1,4 +1,4 @@
-"""How a network is trained."""
+"""The `training` section of a configuration."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from headrace.units import parse_bytes
 
 MAX_STEPS = 10**15
 MAX_UPDATE_TOKENS = 1 << 30
+MAX_THREADS = 4096
 
 
 class TrainingConfig(BaseModel):
-    """Everything about the training itself. Zero or `auto` means: chosen, and written into the resolved config."""
+    """The settings of training. Zero or `auto` means that the value is chosen, and written into the resolved config."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
@@ -59,7 +60,7 @@ class TrainingConfig(BaseModel):
     """Kernel of float32 products; auto: oneDNN where it is measured to be faster than PyTorch's default."""
     compile: bool = False
     """Try torch.compile too, where there is a C++ compiler, and keep it if it is measured to be faster."""
-    threads: int = Field(default=0, ge=0, le=4096)
+    threads: int = Field(default=0, ge=0, le=MAX_THREADS)
     """Threads of the computation; 0: one per core."""
     memory_budget: str = ""
     """Most memory of the whole process, such as 850MB: micro-batch and gradient checkpointing are chosen within it."""

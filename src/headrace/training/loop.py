@@ -146,7 +146,7 @@ class Loop:
                 elapsed_s=position.elapsed_s,
                 step_s=0.0,
                 progress=self._limits.progress(position.step, position.elapsed_s),
-                seconds={"data wait": max(waits), **result.seconds},
+                seconds={"data wait": max(waits), **result.seconds.by_stage()},
                 mean_data_wait_s=sum(waits) / len(waits),
                 warning=warning,
                 is_last=is_last,

@@ -7,23 +7,25 @@ from dataclasses import dataclass
 
 from headrace.training.config import TrainingConfig
 
-LEAST_WARMUP_FACTOR = 0.01  # the first update of a warm-up must not be nothing
+LEAST_WARMUP_FACTOR = 0.01
+"""Least learning rate of a warm-up, as a share of the peak: its first update must do something."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run ends: after so many steps or seconds, whichever comes first; None is no limit."""
+    """The limits of a run in steps and in seconds, whichever is reached first; None is no limit."""
 
     steps: int | None
     seconds: float | None
 
     def progress(self, step: int, elapsed_s: float) -> float:
-        """How much of the run is over, by the limit that will end it."""
+        """Return the share of the run that is over, by the limit that will end it."""
         by_steps = step / self.steps if self.steps else 0.0
         by_time = elapsed_s / self.seconds if self.seconds else 0.0
         return min(1.0, max(by_steps, by_time))
 
     def is_over(self, step: int, elapsed_s: float) -> bool:
+        """Return whether a limit is reached."""
         return self.progress(step, elapsed_s) >= 1.0
 
     def key_of_end(self, config: TrainingConfig, elapsed_s: float) -> str:
@@ -34,7 +36,7 @@ class Limits:
 
 
 def learning_rate_factor(config: TrainingConfig, progress: float) -> float:
-    """The learning rate at a point of the run, as a share of the peak.
+    """Return the learning rate at a point of the run, as a share of the peak.
 
     >>> config = TrainingConfig(schedule="linear", warmup=0.1, final_learning_rate=0.0)
     >>> [round(learning_rate_factor(config, p), 2) for p in (0.0, 0.05, 0.1, 0.55, 1.0)]
