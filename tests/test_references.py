@@ -21,8 +21,6 @@ from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.network import Network, build
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import TrainStep, batch_loss
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep, batch_loss

@@ -14,8 +14,6 @@ from headrace.models.config import ModelConfig
 from headrace.models.linear import has_onednn
 from headrace.models.network import build
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import TrainStep, accumulate
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep, accumulate

@@ -7,9 +7,7 @@ import pytest
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.training.activations import activation_bytes_per_token
-from headrace.perf.memory import estimated_activation_bytes_per_token, weight_copy_bytes
-from headrace.training.activations import LENGTH, activation_bytes_per_token, kept_bytes
-from headrace.training.execution import Execution, Precision
+from headrace.training.execution import Execution
 
 
 @pytest.mark.parametrize("arch", ["gpt2", "qwen3"])

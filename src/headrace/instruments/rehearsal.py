@@ -25,10 +25,8 @@ from headrace.perf.predict import ByLayers, Footprint, Rehearsal
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.autotune import candidate_sizes, choose_execution, default_micro_batch
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizers import assignment
-from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import TrainStep, accumulate
 from headrace.training.execution import Execution
+from headrace.training.optimizers import assignment
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep, accumulate
 

@@ -28,8 +28,6 @@ from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.perf.scaling import ring_bytes
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import TrainStep
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep

@@ -29,9 +29,6 @@ from headrace.models.network import build
 from headrace.run.config import Config
 from headrace.run.corpus import open_training
 from headrace.run.memory import memory_limit
-from headrace.training.autotune import SMALL_CHUNK_BYTES, choose
-from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.step import TrainStep
 from headrace.training.autotune import choose_execution
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer

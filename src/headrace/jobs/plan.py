@@ -31,9 +31,8 @@ from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.machine import Machine, know_machine
 from headrace.run.memory import count_memory, remedies
 from headrace.run.pretraining import DEFAULT_MINUTES
-from headrace.training.optimizers.assignment import state_bytes, update_flops
-
 from headrace.training.execution import Execution
+from headrace.training.optimizers.assignment import state_bytes, update_flops
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
 EVALUATIONS = 10  # of a run, if nothing is said

@@ -37,9 +37,8 @@ from headrace.perf.loss_law import Law
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.memory import count_memory
-from headrace.training.optimizers.assignment import update_flops
-
 from headrace.training.execution import Execution
+from headrace.training.optimizers.assignment import update_flops
 from headrace.units import human_count, human_time
 
 TRIALS_SHARE, MOST_TRIALS_S, MOST_TRIALS = 0.2, 150.0, 7

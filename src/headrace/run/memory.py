@@ -20,9 +20,8 @@ from headrace.perf.memory import (
 )
 from headrace.run.config import Config
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizers.assignment import state_bytes
-
 from headrace.training.execution import Execution
+from headrace.training.optimizers.assignment import state_bytes
 from headrace.units import human_bytes, parse_bytes
 
 BATCHES_HELD = 4  # by the loader and the step together

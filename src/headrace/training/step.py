@@ -16,7 +16,6 @@ from headrace.distributed.replicas import Replica
 from headrace.models.kernels import PLAIN, Kernels
 from headrace.models.loss import head_loss
 from headrace.models.network import Network
-from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
 
