@@ -23,7 +23,7 @@ import pytest
 import headrace as hr
 from headrace.data.cache.build import Builder
 from headrace.data.cache.open import plan_cache
-from headrace.data.corpus.readers import _read_range
+from headrace.data.corpus.formats.text import PlainText
 from headrace.data.corpus.sources import as_sources
 from tests.conftest import make_text
 
@@ -246,7 +246,7 @@ def test_a_file_changed_in_the_middle_of_a_read(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("os.pread", read_then_change)
     with pytest.raises(hr.HeadraceError, match="changed while the corpus was being read"):
-        _read_range(source, planned, 0, planned.size, True)
+        PlainText().read_range(source, planned, 0, planned.size, True)
 
 
 @pytest.fixture

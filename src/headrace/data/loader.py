@@ -20,10 +20,10 @@ from headrace.data.batch import Assembler, Batch, row_bytes
 from headrace.data.cache.build import Builder, check_memory_budget
 from headrace.data.cache.manifest import Cache
 from headrace.data.cache.open import default_cache_dir, plan_cache
+from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import as_sources
 from headrace.data.explain.ledger import Ledger, pass_ledger
 from headrace.data.explain.trace import RowTrace, Tracer
-from headrace.data.order.blocks import FIRST_BLOCK_BYTES
 from headrace.data.order.mixture import Mixture
 from headrace.data.order.packing import DocumentPacking
 from headrace.data.order.split import Part, Split
@@ -304,7 +304,7 @@ class Loader:
                 make_packing(self.sequence_length),
                 seed=self.seed,
                 shuffle=shuffle,
-                first_block_bytes=FIRST_BLOCK_BYTES // len(groups),
+                first_block_bytes=current_scale().first_block_bytes // len(groups),
             )
             for group in groups
         ]

@@ -19,9 +19,9 @@ import psutil
 from headrace.data.cache.encode import encode_documents
 from headrace.data.cache.manifest import MANIFEST, PARTIAL, Cache, Entry
 from headrace.data.cache.reuse import KnownTokens, Reuse
-from headrace.data.cache.shards import MemberInfo, ShardInfo, ShardWriter, TokenArray
-from headrace.data.corpus.planned_files import Member
-from headrace.data.corpus.readers import Chunk, Reader
+from headrace.data.cache.shards import PartInfo, ShardInfo, ShardWriter, TokenArray
+from headrace.data.corpus.chunks import Chunk, FilePart
+from headrace.data.corpus.readers import Reader
 from headrace.data.corpus.segments import Segment
 from headrace.data.tokens.encoders import Encoder
 from headrace.data.tokens.tokenizers import Tokenizer
@@ -208,20 +208,20 @@ class Builder:
     def _earliest(self, index: int) -> int:
         """A compressed file is read front to back: whoever wants its middle gets its first missing segment built."""
         segments = self.cache.segments
-        while segments[index].kind == "stream" and segments[index].ordinal > 0 and not self.cache.has(index - 1):
+        while segments[index].needs_previous and not self.cache.has(index - 1):
             index -= 1
         return index
 
     def _may_take(self, index: int) -> bool:
         segment = self.cache.segments[index]
         return index not in self._taken and not (
-            segment.kind == "stream" and (segment.source, segment.path) in self._busy_streams
+            segment.is_sequential and (segment.source, segment.path) in self._busy_streams
         )
 
     def _claim(self, index: int) -> int:
         self._taken.add(index)
         segment = self.cache.segments[index]
-        if segment.kind == "stream":
+        if segment.is_sequential:
             self._busy_streams.add((segment.source, segment.path))
         return index
 
@@ -247,31 +247,31 @@ class Builder:
 
     def _key(self, segment: Segment, chunk: Chunk) -> str:
         # Files of a group are named in the shard, so their names are part of what it is.
-        names = [member.name for member in chunk.members] if segment.kind == "files" else []
-        return digest("shard-1", self.cache.tokenizer.hash, *names, *(member.digest for member in chunk.members))
+        names = [part.name for part in chunk.parts] if segment.is_group else []
+        return digest("shard-1", self.cache.tokenizer.hash, *names, *(part.digest for part in chunk.parts))
 
     def _write(self, segment: Segment, chunk: Chunk, key: str, encoder: Encoder) -> tuple[ShardInfo, Counter[str]]:
         """Tokens of a chunk: copied where an earlier shard has a file's, encoded otherwise."""
-        members: list[MemberInfo] = []
+        parts: list[PartInfo] = []
         num_fresh = 0
         with self.cache.shards.writer(key) as writer:
-            found = ((member, self._reuse.find(segment, member.digest)) for member in chunk.members)
+            found = ((part, self._reuse.find(segment, part.digest)) for part in chunk.parts)
             for is_known, run in itertools.groupby(found, key=lambda pair: pair[1] is not None):
                 if is_known:
-                    members += [_copy(member, known, writer) for member, known in run if known is not None]
+                    parts += [_copy(part, known, writer) for part, known in run if known is not None]
                 else:
-                    fresh = [member for member, _ in run]
+                    fresh = [part for part, _ in run]
                     add = self._unless_closed(writer.add)
                     for together in _ending_when_open(fresh):
-                        members += _encode(together, self.cache.tokenizer, encoder, writer, add)
+                        parts += _encode(together, self.cache.tokenizer, encoder, writer, add)
                     num_fresh += len(fresh)
-            info = writer.seal(members)
+            info = writer.seal(parts)
         with self._lock:
             self.progress.tokenised_files += num_fresh
-            self.progress.tokenised_bytes += int(chunk.nbytes * num_fresh / len(chunk.members))
+            self.progress.tokenised_bytes += int(chunk.nbytes * num_fresh / len(chunk.parts))
         noticed: Counter[str] = Counter()
-        for member in members:
-            noticed.update(member.noticed)
+        for part in parts:
+            noticed.update(part.noticed)
         return info, noticed
 
     def _unless_closed(self, put: Put) -> Put:
@@ -317,34 +317,34 @@ class Builder:
             self.cache.save(PARTIAL)
 
 
-def _copy(member: Member, known: KnownTokens, writer: ShardWriter) -> MemberInfo:
+def _copy(part: FilePart, known: KnownTokens, writer: ShardWriter) -> PartInfo:
     writer.add(known.tokens, known.ends)
     counts = (len(known.ends), len(known.tokens))
-    return MemberInfo(member.name, member.digest, *counts, member.is_open, dict(known.noticed))
+    return PartInfo(part.name, part.digest, *counts, part.is_open, dict(known.noticed))
 
 
-def _ending_when_open(members: list[Member]) -> Iterator[list[Member]]:
+def _ending_when_open(parts: list[FilePart]) -> Iterator[list[FilePart]]:
     """Divide files into runs whose last one alone may be open: the next one is the rest of its document."""
     start = 0
-    for stop, member in enumerate(members, start=1):
-        if member.is_open or stop == len(members):
-            yield members[start:stop]
+    for stop, part in enumerate(parts, start=1):
+        if part.is_open or stop == len(parts):
+            yield parts[start:stop]
             start = stop
 
 
 def _encode(
-    members: list[Member], tokenizer: Tokenizer, encoder: Encoder, writer: ShardWriter, add: Put
-) -> list[MemberInfo]:
+    parts: list[FilePart], tokenizer: Tokenizer, encoder: Encoder, writer: ShardWriter, add: Put
+) -> list[PartInfo]:
     """Encode files together: a call of the encoder costs as much as some 50 kB of text. Only the last may be open."""
     begin, first_document = writer.num_tokens, writer.num_documents
-    noticed: list[Counter[str]] = [Counter() for _ in members]
+    noticed: list[Counter[str]] = [Counter() for _ in parts]
     stops: list[int] = []  # documents up to each file's end
     ends: list[npt.NDArray[np.int64]] = []
 
     def documents() -> Iterator[list[bytes]]:
         count = 0
-        for member, counted in zip(members, noticed, strict=True):
-            for batch in member.documents(counted):
+        for part, counted in zip(parts, noticed, strict=True):
+            for batch in part.documents(counted):
                 count += len(batch)
                 yield batch
             stops.append(count)
@@ -353,19 +353,17 @@ def _encode(
         ends.append(token_ends + writer.num_tokens - begin)
         add(tokens, token_ends)
 
-    encode_documents(documents(), members[-1].is_open, tokenizer, encoder, put)
+    encode_documents(documents(), parts[-1].is_open, tokenizer, encoder, put)
     num_documents = writer.num_documents - first_document
     bounds = np.concatenate([np.zeros(1, np.int64), *ends])
     token_stops = [int(bounds[min(stop, num_documents)]) for stop in stops]
     token_stops[-1] = writer.num_tokens - begin  # the beginning of an open document has no end yet
     infos = []
     before = (0, 0)
-    for member, own, stop, token_stop in zip(members, noticed, stops, token_stops, strict=True):
+    for part, own, stop, token_stop in zip(parts, noticed, stops, token_stops, strict=True):
         after = (min(stop, num_documents), token_stop)
         infos.append(
-            MemberInfo(
-                member.name, member.digest, after[0] - before[0], after[1] - before[1], member.is_open, dict(own)
-            )
+            PartInfo(part.name, part.digest, after[0] - before[0], after[1] - before[1], part.is_open, dict(own))
         )
         before = after
     return infos

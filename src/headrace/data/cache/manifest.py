@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.shards import MemberInfo, ShardFolder, ShardInfo, TokenArray, check_key
+from headrace.data.cache.shards import PartInfo, ShardFolder, ShardInfo, TokenArray, check_key
 from headrace.data.corpus.segments import Kind, Segment, corpus_hash
 from headrace.data.corpus.sources import Source
 from headrace.data.tokens.tokenizer_json import read_tokenizer_file
@@ -107,7 +107,7 @@ class Cache:
             sources = [Source.model_validate(source) for source in manifest["sources"]]
             segments, entries = [], []
             for *facts, shards, noticed in manifest["segments"]:
-                segments.append(_checked(Segment(*facts), len(sources)))
+                segments.append(_segment(facts, len(sources)))
                 infos = None if shards is None else tuple(ShardInfo.from_json(shard) for shard in shards)
                 entries.append(None if infos is None else Entry(infos, Counter(noticed)))
             for key in manifest["retired"]:
@@ -242,9 +242,9 @@ class Cache:
             before += shard.num_tokens
         return np.concatenate(ends)
 
-    def members(self, segment: int) -> list[MemberInfo]:
+    def parts(self, segment: int) -> list[PartInfo]:
         """The files of a segment with their shares of its documents and tokens, in order."""
-        return [member for shard in self.entry(segment).shards for member in self.shards.members(shard.key)]
+        return [part for shard in self.entry(segment).shards for part in self.shards.parts(shard.key)]
 
     # The whole
 
@@ -273,7 +273,7 @@ class Cache:
         """Sealed shards never change; a cache over files that can be written to looks whether they were."""
 
     def unique_shards(self) -> dict[str, ShardInfo]:
-        """Every shard once: equal stretches of text share one."""
+        """Return every shard once, by its key: equal chunks of text share one."""
         return {shard.key: shard for entry in self._entries if entry for shard in entry.shards}
 
     def verify(self) -> list[str]:
@@ -292,13 +292,15 @@ def _check_version(path: Path, manifest: dict[str, Any]) -> None:
         )
 
 
-def _checked(segment: Segment, num_sources: int) -> Segment:
-    """Refuse values that no plan of a corpus has."""
+def _segment(facts: list[Any], num_sources: int) -> Segment:
+    """Return a segment as a manifest lists it; values that no corpus has are refused."""
+    source, kind, *rest = facts
+    segment = Segment(source, Kind(kind), *rest)
     counts = (segment.source, segment.ordinal, segment.nbytes, segment.begin, segment.end, segment.num_files)
     if not all(type(count) is int and count >= 0 for count in (*counts, segment.root_length)):
         raise ValueError("a segment has counts that are not whole numbers")
-    if segment.source >= num_sources or segment.kind not in get_args(Kind):
-        raise ValueError(f"a segment of source {segment.source}, kind {segment.kind!r}")
+    if segment.source >= num_sources:
+        raise ValueError(f"a segment of source {segment.source}")
     if not isinstance(segment.path, str) or not isinstance(segment.fingerprint, str):
         raise ValueError("a segment without a file")
     return segment

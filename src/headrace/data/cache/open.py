@@ -153,19 +153,17 @@ def sample_documents(
 ) -> Iterator[bytes]:
     """Yield some text from all over the corpus, the same every time; by default 8 MiB, which tokenizers learn from."""
     # Of a compressed file only the beginning can be reached quickly.
-    reachable = [segment for segment in segments if segment.kind != "stream" or segment.ordinal == 0]
+    reachable = [segment for segment in segments if not segment.needs_previous]
     chosen = reachable[:: max(1, len(reachable) // num_places)]
     share = nbytes // len(chosen)
     reader = Reader(sources)
     try:
         for segment in chosen:
-            if segment.kind == "range" and segment.end - segment.begin > share:
-                segment = replace(segment, end=segment.begin + share, is_last=False)
-            chunk = next(reader.chunks(segment), None)
+            chunk = next(reader.chunks(segment.beginning(share)), None)
             if chunk is not None:
                 # A chunk that is more than the share is thinned out evenly, in whole pieces.
                 every = max(1, round(chunk.nbytes / share))
-                batches = (batch for member in chunk.members for batch in member.documents(Counter()))
+                batches = (batch for part in chunk.parts for batch in part.documents(Counter()))
                 documents = itertools.chain.from_iterable(batches)
                 pieces = (piece for document in documents for piece in split_document(document))
                 yield from itertools.islice(pieces, 0, None, every)

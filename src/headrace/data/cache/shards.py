@@ -46,7 +46,7 @@ class DamagedShardError(CacheError):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberInfo:
+class PartInfo:
     """One file's part of a shard."""
 
     name: str
@@ -121,17 +121,17 @@ class ShardFolder:
             info = ShardInfo.from_json(seal["shard"])
             sizes = (os.path.getsize(self._tokens(key)), os.path.getsize(self._ends(key)))
             noticed: Counter[str] = Counter()
-            for member in seal["members"]:
-                noticed.update(MemberInfo(*member).noticed)
+            for part in seal["members"]:
+                noticed.update(PartInfo(*part).noticed)
         except (CacheError, OSError, KeyError, TypeError, ValueError):
             return None  # missing or damaged: it will be written again
         if info.key != key or sizes != (info.num_tokens * self.dtype.itemsize, info.num_documents * 8):
             return None
         return info, noticed
 
-    def members(self, key: str) -> list[MemberInfo]:
+    def parts(self, key: str) -> list[PartInfo]:
         """The files that a shard was made from."""
-        return [MemberInfo(*member) for member in read_checked_json(self.path / f"{key}.json")["members"]]
+        return [PartInfo(*part) for part in read_checked_json(self.path / f"{key}.json")["members"]]
 
     @contextlib.contextmanager
     def writer(self, key: str) -> Iterator[ShardWriter]:
@@ -240,7 +240,7 @@ class ShardWriter:
         self.num_tokens += len(tokens)
         self.num_documents += len(ends)
 
-    def seal(self, members: list[MemberInfo]) -> ShardInfo:
+    def seal(self, parts: list[PartInfo]) -> ShardInfo:
         """fsync, move into place, and write the seal last."""
         try:
             checksums = (self._tokens.finish(), self._ends.finish())
@@ -249,7 +249,7 @@ class ShardWriter:
         except OSError as problem:
             raise writing_failed(self._folder.path / self._key, problem) from None
         info = ShardInfo(self._key, self.num_tokens, self.num_documents, *checksums)
-        rows = [[m.name, m.digest, m.num_documents, m.num_tokens, m.is_open, m.noticed] for m in members]
+        rows = [[m.name, m.digest, m.num_documents, m.num_tokens, m.is_open, m.noticed] for m in parts]
         seal = {"shard": info.to_json(), "members": rows}
         write_checked_json(self._folder.path / f"{self._key}.json", seal, self._scratch.path / "seal")
         return info

@@ -15,21 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from headrace.errors import UsageError
 from headrace.files import digest
 
-TEXT_SUFFIXES = frozenset(
-    f".{name}"
-    for line in (
-        "txt text md markdown rst tex org adoc log csv tsv srt html htm xml json yaml yml toml ini cfg",
-        "py pyi ipynb c h cc cpp cxx hpp hh cu cuh m mm java kt scala go rs swift zig js mjs ts jsx tsx vue css scss",
-        "rb php pl pm lua r jl hs ml mli fs ex exs erl clj lisp el sh bash zsh ps1 sql proto cmake mk gradle asm s v",
-        "vhd nim dart cs vb f90 f pas tcl awk vim",
-    )
-    for name in line.split()
-)
-JSONL_SUFFIXES = frozenset([".jsonl", ".ndjson"])
-PARQUET_SUFFIXES = frozenset([".parquet"])
-COMPRESSED_SUFFIXES = frozenset([".gz", ".zst", ".bz2", ".xz"])
-
-Format = Literal["text", "jsonl", "parquet"]
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 
 class Source(BaseModel):
@@ -107,16 +93,9 @@ class SourceFile:
         return self.path[: self.root_length]
 
     @property
-    def format(self) -> Format:
-        suffix = _suffix(self.path, strip_compression=True)
-        if suffix in JSONL_SUFFIXES:
-            return "jsonl"
-        return "parquet" if suffix in PARQUET_SUFFIXES else "text"
-
-    @property
     def compression(self) -> str:
         """ ".gz", ".zst", ".bz2", ".xz", or "" for none."""
-        suffix = _suffix(self.path)
+        suffix = suffix_of(self.path)
         return suffix if suffix in COMPRESSED_SUFFIXES else ""
 
     @property
@@ -197,18 +176,11 @@ def standard_library() -> Source:
     return Source(path=root, name=f"Python {sys.version_info.major}.{sys.version_info.minor} standard library")
 
 
-def is_readable(name: str) -> bool:
-    """Tell whether a file's suffix is one of those that headrace looks for in a folder."""
-    suffix = _suffix(name, strip_compression=True)
-    if suffix in PARQUET_SUFFIXES:
-        return _suffix(name) in PARQUET_SUFFIXES
-    return suffix in TEXT_SUFFIXES or suffix in JSONL_SUFFIXES
-
-
-def _suffix(name: str, strip_compression: bool = False) -> str:
+def suffix_of(name: str, strip_compression: bool = False) -> str:
+    """Return the last suffix of a file's name in lower case, if asked the one before a suffix of compression."""
     # Not os.path.splitext, which takes three times as long: this is asked several times of each of a million files.
     stem, _, last = name.rpartition(".")
     suffix = f".{last.lower()}"
     if not stem or stem.endswith("/") or "/" in last:
         return ""
-    return _suffix(stem) if strip_compression and suffix in COMPRESSED_SUFFIXES else suffix
+    return suffix_of(stem) if strip_compression and suffix in COMPRESSED_SUFFIXES else suffix

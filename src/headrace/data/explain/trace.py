@@ -68,7 +68,7 @@ class Tracer:
         if not file or not ordinal.isdigit() or not document.isdigit():
             raise UsageError(f"{name!r} does not name a document; names look like corpus/a.txt#0.3")
         for index, segment in enumerate(self._cache.segments):
-            may_hold = segment.kind == "files" or segment.path == file
+            may_hold = segment.is_group or segment.path == file
             if segment.ordinal == int(ordinal) and may_hold:
                 found = self._documents(index).find(file, int(document))
                 if found is not None:
@@ -92,12 +92,12 @@ class _SegmentDocuments:
         root = segment.path[: segment.root_length]
         self._files: list[str] = []
         counts: list[int] = []
-        members = cache.members(index)
-        for place, member in enumerate(members):
+        parts = cache.parts(index)
+        for place, part in enumerate(parts):
             # Equal text shares a shard, so outside groups the shard does not know whose text it is.
-            file = root + member.name if segment.kind == "files" else segment.path
+            file = root + part.name if segment.is_group else segment.path
             # Documents are counted where they end; what goes on beyond the segment is named here too.
-            count = member.num_documents + (member.is_open and place == len(members) - 1)
+            count = part.num_documents + (part.is_open and place == len(parts) - 1)
             if self._files and self._files[-1] == file:
                 counts[-1] += count
             else:

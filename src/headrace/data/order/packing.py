@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.data.corpus.scale import current_scale
 from headrace.data.order.stream import Block, Extent, RowBatch, Rows, Stream
 
 Ints = npt.NDArray[np.int64]
@@ -35,11 +36,9 @@ class PackedRows:
 class DocumentPacking:
     """Rows of whole documents. A document of n tokens takes n inputs; its last target is its end-of-text."""
 
-    # Rows of tiny documents take more memory than the documents; blocks of this size keep it bounded.
-    largest_block_bytes = 64 << 20
-
     def __init__(self, sequence_length: int) -> None:
         self.sequence_length = sequence_length
+        self.largest_block_bytes = current_scale().largest_packed_block_bytes
         self._num_rows: dict[int, int] = {}
 
     def measure(self, stream: Stream, segment: int) -> int:
