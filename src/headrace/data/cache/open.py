@@ -1,4 +1,4 @@
-"""A cache planned: what an earlier build left is found again, and the tokenizer is chosen or learned."""
+"""The cache of a corpus, opened or created: what an earlier build left is used again."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SAMPLE_PLACES = 64
 VALIDATION = "validation"  # a folder within a cache, for the tokens of text that is only validated on
 
 
-def plan_cache(
+def open_or_create(
     sources: Sequence[Source],
     tokenizer: str | Tokenizer,
     path: Path,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
 ) -> Cache:
-    """A cache for a corpus in a folder. What an earlier build left there is found again.
+    """Open the cache of a corpus in a folder, with what an earlier build left there, or create an empty one.
 
     `special_tokens_in_text` is for a tokenizer given as a spec; a `Tokenizer` has its own.
     """
@@ -62,7 +62,7 @@ def default_cache_dir(
     tokenizer: str | Tokenizer,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
 ) -> Path:
-    """Where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
+    """Return where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
     spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
     places = [[os.path.abspath(path) for path in source.paths] for source in sources]
     reading = [source.reading_hash for source in sources]

@@ -8,7 +8,7 @@ this field (GPT-2's pattern and its descendants) break in any case, whatever sta
 
 Where there is no such place for 64 KiB (one endless "word"), the cut is made at a fixed distance, between two UTF-8
 characters. Either way a cut is a function of the document's bytes alone, so tokens never depend on how the bytes were
-read. `docs/design/tokens.md` has the argument; `tests/data/test_cuts.py` tries to refute it.
+read. `docs/design/tokens.md` has the argument; `tests/data/corpus/test_cuts.py` tries to refute it.
 """
 
 from __future__ import annotations

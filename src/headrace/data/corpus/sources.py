@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -17,15 +17,44 @@ from headrace.files import digest
 
 COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
+DocumentKind = Literal["file", "line", "paragraph", "delimiter"]
+InvalidUtf8 = Literal["replace", "refuse"]
+MalformedLines = Literal["refuse", "skip"]
 
-class Source(BaseModel):
+
+class SourceOptions(BaseModel):
+    """How the files of a source are read. The `data` section has the same options, for sources without their own."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    document: DocumentKind = "file"
+    """What one document is in a text file (.jsonl: each line is one; .parquet: each row)."""
+    delimiter: str = ""
+    """The text between documents, with document=delimiter."""
+    text_field: str = "text"
+    """The .jsonl key or .parquet column that holds the text."""
+    invalid_utf8: InvalidUtf8 = "replace"
+    """Bytes that are not UTF-8: replace them by U+FFFD and count them, or refuse the file."""
+    malformed_lines: MalformedLines = "refuse"
+    """Lines of .jsonl that are not an object with the text field: refuse the file, or skip and count them."""
+    max_expansion: int = Field(default=100, ge=1)
+    """A compressed file that expands beyond this factor (and 64 MiB) is refused as a decompression bomb."""
+
+    @model_validator(mode="after")
+    def _check_delimiter(self) -> Self:
+        if (self.document == "delimiter") != bool(self.delimiter):
+            raise ValueError("data.document=delimiter and data.delimiter=TEXT go together")
+        return self
+
+
+class Source(SourceOptions):
     """One corpus, or one part of a mixture.
 
     >>> Source(path="corpus/*.jsonl.zst", weight=0.7, text_field="content")  # doctest: +ELLIPSIS
     Source(...)
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     path: str | tuple[str, ...]
     """A file, a folder, a glob, or several of them."""
@@ -33,23 +62,9 @@ class Source(BaseModel):
     """What reports call this source; by default its path."""
     weight: float | None = Field(default=None, gt=0)
     """Share of the mixture. Give every source one, or none: without weights all sources are one corpus."""
-    document: Literal["file", "line", "paragraph", "delimiter"] = "file"
-    """What one document is in a text file (.jsonl: each line is one; .parquet: each row)."""
-    delimiter: str = ""
-    """With `document: delimiter`: the text between documents."""
-    text_field: str = "text"
-    """The key (.jsonl) or column (.parquet) that holds the text."""
-    invalid_utf8: Literal["replace", "refuse"] = "replace"
-    """Bytes that are not UTF-8: replace them by U+FFFD and count them, or stop at the first."""
-    malformed_lines: Literal["refuse", "skip"] = "refuse"
-    """.jsonl lines that are not an object with the text field: stop at the first, or skip and count them."""
-    max_expansion: int = Field(default=100, ge=1)
-    """A compressed file that expands beyond this factor (and 64 MiB) is refused as a decompression bomb."""
 
     @model_validator(mode="after")
-    def _check(self) -> Source:
-        if (self.document == "delimiter") != bool(self.delimiter):
-            raise ValueError("data.document=delimiter and data.delimiter=TEXT go together")
+    def _check_path(self) -> Self:
         if not self.paths:
             raise ValueError("names no file, folder or glob")
         return self
@@ -166,7 +181,7 @@ def _source_from_dict(fields: dict[str, object]) -> Source:
     except ValidationError as problem:
         first = problem.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "source"
-        known = ", ".join(Source.model_fields)
+        known = ", ".join((*Source.__annotations__, *SourceOptions.model_fields))
         raise UsageError(f"source {fields!r}: {key}: {first['msg']} (fields of a source: {known})") from None
 
 

@@ -7,7 +7,7 @@ any row of any pass is found by adding numbers up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from headrace.data.corpus.scale import current_scale
 from headrace.data.order.stream import Block, Extent, RowBatch, Rows, Stream
 
 Ints = npt.NDArray[np.int64]
+PackingName = Literal["stream", "document"]
 
 
 @dataclass(frozen=True)

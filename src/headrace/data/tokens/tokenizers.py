@@ -40,6 +40,8 @@ UNKNOWN = "<|unknown|>"
 KNOWN_END_OF_TEXT = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
 KNOWN_PADDING = ("<|pad|>", "<|padding|>", "<pad>", "[PAD]")
 MINIMUM_BPE, MAXIMUM_BPE = 257, 1_000_000
+DEFAULT_TOKENIZER = "bpe:4096"
+"""The tokenizer of a corpus when nobody says: the same for `prepare`, `Loader` and `train`, which share its cache."""
 SPEC_HELP = "char, byte, bpe:N (such as bpe:16000), a path to a tokenizer.json, or a hub name (such as gpt2)"
 
 
