@@ -15,7 +15,7 @@ from headrace import __version__
 from headrace.cli import bench, display, machine, plan, report, scale, training, tune
 from headrace.cli.keys import describe_key
 from headrace.cli.streams import lost_output, steady_streams
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.config import SOURCE_OPTIONS, DataConfig
 from headrace.data.corpus.sources import DocumentKind, InvalidUtf8, MalformedLines, as_sources, standard_library
 from headrace.data.explain.description import describe

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace.data.batch import Assembler, Batch
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.prefetch import Make
 from headrace.errors import WorkerError
 

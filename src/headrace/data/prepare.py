@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.data.cache.build import Builder, Progress, check_memory_budget
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import default_cache_dir, open_or_create
 from headrace.data.config import LoaderOptions
 from headrace.data.corpus.segments import share_of_segments

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.data.batch import Batch, as_batch
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.corpus.scale import current_scale
 from headrace.data.order.blocks import SegmentIds
 from headrace.data.order.packing import DocumentPacking

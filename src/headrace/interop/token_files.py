@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.manifest import Cache, Entry
+from headrace.data.cache.cache import Cache
+from headrace.data.cache.manifest import Entry
 from headrace.data.cache.shards import PartInfo, ShardFolder, ShardInfo, TokenArray
 from headrace.data.corpus.segments import Kind, Segment
 from headrace.data.corpus.sources import Source

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import VALIDATION
 from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.data.loader import Loader

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import sample_documents
 from headrace.data.corpus.segments import plan_segments
 from headrace.errors import CorpusError

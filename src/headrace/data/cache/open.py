@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.data.cache.manifest import MANIFEST, PARTIAL, Cache, Entry
+from headrace.data.cache.cache import Cache
+from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.corpus.cuts import split_document
 from headrace.data.corpus.readers import Reader
 from headrace.data.corpus.segments import Segment, plan_segments

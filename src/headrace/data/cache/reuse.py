@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.manifest import MANIFEST, Cache
+from headrace.data.cache.cache import Cache
+from headrace.data.cache.manifest import MANIFEST
 from headrace.data.cache.shards import ShardInfo, TokenArray
 from headrace.data.corpus.segments import Segment
 

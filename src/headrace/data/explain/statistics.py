@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.order.packing import PackingName, pack_documents
 from headrace.data.order.split import document_bounds
 

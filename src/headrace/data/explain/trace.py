@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.order.stream import Extent
 from headrace.errors import UsageError
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.corpus.scale import current_scale
 from headrace.data.order.blocks import SegmentIds, epoch_blocks
 from headrace.data.order.permutation import make_key, permute
