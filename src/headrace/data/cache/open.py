@@ -103,7 +103,7 @@ def _usable_entry(previous: Cache, index: int, tokenizer: Tokenizer) -> Entry | 
 
 
 def _has_special_tokens(cache: Cache, entry: Entry) -> bool:
-    """Tell whether special tokens stand inside documents, and not only at their ends. Reads all tokens."""
+    """Check whether special tokens stand inside documents, and not only at their ends. Reads all tokens."""
     is_special = np.zeros(cache.tokenizer.vocab_size, dtype=bool)
     is_special[cache.tokenizer.special_ids_of_text] = True
     return any(is_special[cache.shards.tokens(shard)].sum() != shard.num_documents for shard in entry.shards)

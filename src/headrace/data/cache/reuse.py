@@ -1,4 +1,4 @@
-"""What an earlier version of a corpus has already tokenised, and what of it can go."""
+"""Tokens that an earlier version of a corpus left: which can be used again, and which can go."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from headrace.data.corpus.segments import Segment
 
 @dataclass(frozen=True)
 class KnownTokens:
+    """The tokens of a file from an earlier build."""
+
     tokens: TokenArray
     ends: npt.NDArray[np.int64]
     noticed: Counter[str]
@@ -35,6 +37,7 @@ class Reuse:
             self._old = None
 
     def find(self, segment: Segment, part_digest: str) -> KnownTokens | None:
+        """Return the tokens of a file of a group, by the hash of its content, if an earlier build has them."""
         if not segment.is_group or self._old is None or self._old.tokenizer.hash != self._cache.tokenizer.hash:
             return None
         with self._lock:
@@ -65,7 +68,7 @@ class Reuse:
         return KnownTokens(tokens, inside - start, Counter(parts[number].noticed))
 
     def retire(self) -> list[str]:
-        """What only the version before needed is kept for whoever still uses it; what was kept so far can go."""
+        """Keep what only the previous version needed, in case it is in use; return the shards that can go."""
         if self._old is None:
             return []
         current = self._cache.unique_shards()

@@ -54,7 +54,7 @@ def last_safe_cut(data: bytes, start: int, stop: int) -> int | None:
 
 
 def character_start(data: bytes, position: int) -> int:
-    """The nearest position at or before this one that does not split a UTF-8 character."""
+    """Return the nearest position at or before this one that does not split a UTF-8 character."""
     for back in range(4):
         if position - back <= 0 or position - back >= len(data) or data[position - back] & 0xC0 != 0x80:
             return position - back

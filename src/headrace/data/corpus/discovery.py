@@ -1,4 +1,4 @@
-"""Which files make up a source: paths, folders and globs become a sorted stream of readable files.
+"""The files of a source: paths, folders and globs become a sorted stream of readable files.
 
 Folders that headrace wrote itself (token caches, run directories) are not text, wherever they lie. Links to folders are
 followed, unless what they lead to is read in any case.

@@ -1,4 +1,4 @@
-"""The plan of a corpus: segments of about 8 MiB, known from file sizes alone, before anything is read.
+"""Segments: a corpus laid out in units of about 8 MiB, known from file sizes alone, before anything is read.
 
 A segment is what order permutes and what workers take from the list of work. A large text file is many segments, cut on
 document boundaries where possible; a compressed file is as many as its size suggests, read front to back; a parquet

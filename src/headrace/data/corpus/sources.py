@@ -1,4 +1,4 @@
-"""What a corpus is made of: sources, as users name them, and the files of a source."""
+"""Sources, as users name them, and the files that they are made of."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Source(SourceOptions):
 
     @functools.cached_property
     def reading_hash(self) -> str:
-        """Identifies how bytes become documents; part of what a cached token depends on."""
+        """Hash of how bytes become documents: part of what a cached token depends on."""
         options = self.model_dump(include={"document", "delimiter", "text_field", "invalid_utf8", "malformed_lines"})
         version = "reading-1" if self.document in ("file", "line") else "reading-2"
         return digest(version, repr(sorted(options.items())))
@@ -115,11 +115,11 @@ class SourceFile:
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever the file may have: the change time moves on every write, also when mtime is put back."""
+        """Text that changes when the file may have: its change time moves on every write, even if mtime is put back."""
         return f"{self.path}|{self.size}|{self.mtime_ns}|{self.ctime_ns}|{self.inode}"
 
     def is_as(self, status: os.stat_result) -> bool:
-        """Tell whether a file is still what it was."""
+        """Check whether a file is still what it was."""
         return (self.size, self.mtime_ns, self.ctime_ns, self.inode) == (
             status.st_size,
             status.st_mtime_ns,
@@ -186,7 +186,7 @@ def _source_from_dict(fields: dict[str, object]) -> Source:
 
 
 def standard_library() -> Source:
-    """The zero-download corpus: the Python standard library's own source and texts on this disk."""
+    """Return the zero-download corpus: the Python standard library's own source and texts on this disk."""
     root = sysconfig.get_paths()["stdlib"]
     return Source(path=root, name=f"Python {sys.version_info.major}.{sys.version_info.minor} standard library")
 

@@ -11,7 +11,7 @@ from headrace.data.order.packing import PackingName
 
 
 def describe(cache: Cache, sequence_length: int = 256, packing: PackingName = "stream") -> dict[str, Any]:
-    """Counts, sizes, sources, and chunking statistics at a sequence length."""
+    """Return counts, sizes, sources, and chunking statistics at a sequence length."""
     size = cache.tokenizer.dtype.itemsize
     stored = sum(shard.num_tokens * size + shard.num_documents * 8 for shard in cache.unique_shards().values())
     sources = []

@@ -38,14 +38,14 @@ class RowTrace:
 
 
 class Tracer:
-    """Finds documents by token, and by name. Keeps what it has looked up."""
+    """An index of documents by token and by name, which keeps what it has looked up."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._segments: dict[int, _SegmentDocuments] = {}
 
     def row(self, row: int, extents: list[Extent]) -> RowTrace:
-        """The documents behind the extents of a row."""
+        """Return the documents behind the extents of a row."""
         spans = []
         for extent in extents:
             documents = self._documents(extent.segment)
@@ -62,7 +62,7 @@ class Tracer:
         return RowTrace(row, spans)
 
     def find(self, name: str) -> tuple[int, int, int]:
-        """The segment and the tokens [start, stop) of a document, by its name."""
+        """Return the segment and the tokens [start, stop) of a document, by its name."""
         file, _, numbers = name.rpartition("#")
         ordinal, _, document = numbers.partition(".")
         if not file or not ordinal.isdigit() or not document.isdigit():
@@ -106,14 +106,14 @@ class _SegmentDocuments:
         self._stops = np.cumsum(counts)
 
     def name(self, number: int) -> tuple[str, str]:
-        """File and full name of the document with a number in this segment."""
+        """Return the file and the full name of the document with a number in this segment."""
         owner = int(np.searchsorted(self._stops, number, side="right"))
         before = int(self._stops[owner - 1]) if owner else 0
         file = self._files[owner]
         return file, f"{file}#{self._ordinal}.{number - before}"
 
     def find(self, file: str, number: int) -> tuple[int, int] | None:
-        """The tokens of a file's document."""
+        """Return the tokens [start, stop) of a file's document; None: there is none of that number."""
         if file not in self._files:
             return None
         owner = self._files.index(file)

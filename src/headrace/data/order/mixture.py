@@ -47,7 +47,7 @@ class Mixture:
         self._lock = threading.Lock()
 
     def assign(self, rows: Rows) -> tuple[Rows, Rows]:
-        """For each row of the mixture: its source, and which row of that source it is."""
+        """Return, for each row of the mixture, its source and which row of that source it is."""
         sources, indices = np.empty_like(rows), np.empty_like(rows)
         cycles = rows // CYCLE_ROWS
         for cycle in np.unique(cycles).tolist():

@@ -192,7 +192,7 @@ class PackedView:
         documents[row, col] = ids
 
     def _kept(self, segment: int, place: Ints) -> npt.NDArray[np.bool_] | None:
-        """Skipped documents become padding."""
+        """Return which places to keep: skipped documents become padding. None: all."""
         ranges = self._stream.skipped.get(segment)
         if not ranges:
             return None
@@ -203,7 +203,7 @@ class PackedView:
 
 
 def _take(stream: Stream, segment: int, places: Ints) -> npt.NDArray[Any]:
-    """Tokens at any places of a segment."""
+    """Return the tokens at any places of a segment."""
     arrays = list(stream.cache.tokens(segment, 0, stream.cache.entry(segment).num_tokens))
     if len(arrays) == 1:
         return arrays[0][places]

@@ -1,4 +1,4 @@
-"""Training and validation parts of a corpus, told apart by the documents' own content.
+"""Training and validation parts of a corpus, chosen by the documents' own content.
 
 A document's side is drawn from its tokens alone: equal documents are always on the same side, nothing must be known of
 the rest of the corpus, and the first batch need not wait. Documents that are large beside the corpus would make the

@@ -88,13 +88,13 @@ class Packing(Protocol):
     largest_block_bytes: int
 
     def measure(self, stream: Stream, segment: int) -> int:
-        """How many positions a segment takes."""
+        """Return how many positions a segment takes."""
 
     def last_position(self, row: int) -> int:
-        """The position that must be there for a row to be there."""
+        """Return the position that completes a row."""
 
     def num_rows(self, position: int) -> int:
-        """How many rows are complete before a position."""
+        """Return how many rows are complete before a position."""
 
     def view(self, stream: Stream, block: Block) -> View: ...
 
@@ -129,7 +129,7 @@ class Stream:
         self._lock = threading.RLock()
 
     def gather(self, rows: Rows) -> RowBatch:
-        """The rows with these numbers, which must ascend."""
+        """Return the rows with these numbers, which must ascend."""
         parts: list[RowBatch] = []
         done = 0
         while done < len(rows):
@@ -141,18 +141,18 @@ class Stream:
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def trace(self, row: int) -> list[Extent]:
-        """Where the tokens of a row come from."""
+        """Return where the tokens of a row come from."""
         block = self.locate(row)
         place = int(self._shuffled(block, np.array([row]))[0])
         return self.view(block).trace(place)
 
     def locate(self, row: int) -> Block:
-        """The block that a row belongs to."""
+        """Return the block that a row belongs to."""
         with self._lock:
             return self._block_at(self.packing.last_position(row))
 
     def view(self, block: Block) -> View:
-        """The rows of a block; a few of these are kept, since workers stand at neighbouring places."""
+        """Return the rows of a block; a few of these are kept, since workers stand at neighbouring places."""
         with self._lock:
             name = (block.epoch, block.number)
             view = self._views.get(name)
@@ -181,13 +181,13 @@ class Stream:
             start = block.stop
 
     def extents(self, start: int, stop: int) -> Iterator[Extent]:
-        """Find the same, one range of tokens at a time."""
+        """Yield what stands on the positions [start, stop), one range of tokens at a time."""
         for ranges in self.token_ranges(start, stop):
             for first, last, position in zip(ranges.starts, ranges.stops, ranges.positions, strict=True):
                 yield Extent(ranges.segment, int(first), int(last), int(position))
 
     def epoch_size(self) -> int:
-        """Positions of one pass; tokenises the whole corpus if that has not been done yet."""
+        """Count the positions of one pass; tokenises the whole corpus if that has not been done yet."""
         with self._lock:
             return self._epoch(0).size
 
@@ -200,7 +200,7 @@ class Stream:
             return self.packing.num_rows(epoch.size)
 
     def build_order(self) -> Iterator[SegmentIds]:
-        """Blocks of the first pass in the order in which they will be needed."""
+        """Yield the blocks of the first pass in the order in which they will be needed."""
         yield from self._epoch(0).blocks
 
     def set_skipped(self, skipped: dict[int, list[tuple[int, int]]]) -> None:
@@ -285,7 +285,7 @@ class _Epoch:
         self._starts = [0]
 
     def find(self, position: int) -> tuple[int, int, int] | None:
-        """The block at a position of this pass, with its start and stop; None beyond the end."""
+        """Return the block at a position of this pass, with its start and stop; None beyond the end."""
         while position >= self._starts[-1] and len(self._starts) <= len(self.blocks):
             self._extend()
         if position >= self._starts[-1]:

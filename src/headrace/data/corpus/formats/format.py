@@ -1,4 +1,4 @@
-"""What a file format must tell: which files have it, how a file is divided, and how its parts become documents.
+"""The interface of a file format: which files have it, how a file is divided, and how its parts become documents.
 
 There are two families. Text formats are runs of bytes that can be cut at any boundary, compressed as a whole, and read
 together with other small files. Record formats know themselves where their records lie.

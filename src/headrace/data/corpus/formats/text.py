@@ -114,7 +114,7 @@ def _delimiter_around(delimiter: bytes, window: bytes, cut: int) -> int | None:
 
 
 def _without_empty(documents: list[bytes], has_rest: bool, has_open: bool, noticed: Counter[str]) -> list[bytes]:
-    """An empty first document may be the end of another, and an empty last one the beginning of another."""
+    """Leave out empty documents, except a first or last one that belongs to a document beyond the range."""
     if all(documents):
         return documents
     last = len(documents) - 1
