@@ -19,7 +19,7 @@ from pathlib import Path
 from corpora import write_text
 
 import headrace as hr
-from headrace.data.cache.open import plan_cache
+from headrace.data.cache.open import open_or_create
 from headrace.data.corpus.sources import as_sources
 
 TARGETS = {"raw": 2.0, "cache": 0.5, "training_adds": 5.0}
@@ -54,7 +54,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.folder) as folder:
         root = Path(folder)
         text = write_text(root / "corpus.txt", int(options.gigabytes * 2**30))
-        trained = plan_cache(as_sources([text]), "bpe:16000", root / "tokenizer").path / "tokenizer.json"
+        trained = open_or_create(as_sources([text]), "bpe:16000", root / "tokenizer").path / "tokenizer.json"
         times: dict[str, list[float]] = {"raw": [], "trained": []}
         for _ in range(options.repeats):
             for case, tokenizer in (("raw", str(trained)), ("trained", "bpe:16000")):

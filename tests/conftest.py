@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.data.corpus.scale import Scale, use_scale
+
 WORDS = """the mill wheel turns water stone grain flour river channel headrace sluice gate stream token batch corpus
     model naïve Ærø 水車 мельница it's we'll don't 3.14 1,024 x = y + 1; (a) [b] {c} — … \U0001f33e""".split()
 
@@ -23,30 +25,24 @@ def steady_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+SMALL = Scale(
+    segment_bytes=4096,
+    group_bytes=2048,
+    group_minimum_bytes=512,
+    boundary_window_bytes=1024,
+    split_bytes=256,
+    first_block_bytes=16384,
+    largest_window_block_bytes=32768,
+    largest_packed_block_bytes=32768,
+    permuted_rows=64,
+)
+"""Segments of 4 KiB, blocks from 16 KiB: a corpus of 100 KB has many of both."""
+
+
 @pytest.fixture
-def small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch)
-
-
-def shrink(patch: pytest.MonkeyPatch) -> None:
-    """Segments of 4 KiB, blocks from 16 KiB: a corpus of 100 KB has many of both."""
-    scale = {
-        "headrace.data.corpus.segments.SEGMENT_BYTES": 4096,
-        "headrace.data.corpus.segments.GROUP_BYTES": 2048,
-        "headrace.data.corpus.segments.GROUP_MINIMUM_BYTES": 512,
-        "headrace.data.corpus.readers.SEGMENT_BYTES": 4096,
-        "headrace.data.corpus.compression.SEGMENT_BYTES": 4096,
-        "headrace.data.corpus.compression.BOUNDARY_WINDOW_BYTES": 1024,
-        "headrace.data.corpus.documents.BOUNDARY_WINDOW_BYTES": 1024,
-        "headrace.data.loader.FIRST_BLOCK_BYTES": 16384,
-        "headrace.data.sample.FIRST_BLOCK_BYTES": 16384,
-        "headrace.data.order.windows.WindowPacking.largest_block_bytes": 32768,
-        "headrace.data.order.packing.DocumentPacking.largest_block_bytes": 32768,
-        "headrace.data.corpus.documents.SPLIT_BYTES": 256,
-        "headrace.data.order.stream.STRETCH_ROWS": 64,
-    }
-    for name, value in scale.items():
-        patch.setattr(name, value)
+def small_scale() -> Iterator[None]:
+    with use_scale(SMALL):
+        yield
 
 
 def make_text(num_bytes: int, seed: int = 0) -> str:

@@ -22,8 +22,8 @@ import pytest
 
 import headrace as hr
 from headrace.data.cache.build import Builder
-from headrace.data.cache.open import plan_cache
-from headrace.data.corpus.readers import _read_range
+from headrace.data.cache.open import open_or_create
+from headrace.data.corpus.formats.text import PlainText
 from headrace.data.corpus.sources import as_sources
 from tests.conftest import make_text
 
@@ -219,7 +219,7 @@ def test_decompression_bomb(prepare: Prepare, tmp_path: Path, kind: str) -> None
 def test_a_file_changed_while_being_read(tmp_path: Path, change: str) -> None:
     file = tmp_path / "a.txt"
     file.write_text(make_text(10_000))
-    cache = plan_cache(as_sources(file), "byte", tmp_path / "cache")
+    cache = open_or_create(as_sources(file), "byte", tmp_path / "cache")
     if change == "removed":
         file.unlink()
     else:
@@ -246,7 +246,7 @@ def test_a_file_changed_in_the_middle_of_a_read(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("os.pread", read_then_change)
     with pytest.raises(hr.HeadraceError, match="changed while the corpus was being read"):
-        _read_range(source, planned, 0, planned.size, True)
+        PlainText().read_range(source, planned, 0, planned.size, True)
 
 
 @pytest.fixture
@@ -403,7 +403,7 @@ def test_sequence_length_longer_than_the_corpus(tmp_path: Path, packing: Any) ->
 
 def test_unfinished_cache_is_refused_and_finished_by_the_next_start(command: Command, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text to be tokenised")
-    plan_cache(as_sources(tmp_path / "a.txt"), "byte", tmp_path / "cache")
+    open_or_create(as_sources(tmp_path / "a.txt"), "byte", tmp_path / "cache")
     code, _, err = command("inspect", tmp_path / "cache")
     assert code == 1
     assert "this cache is not finished" in err
@@ -415,13 +415,13 @@ def test_unfinished_cache_is_refused_and_finished_by_the_next_start(command: Com
 def test_wrong_options(command: Command, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     for arguments, complaint in (
-        (("prepare", tmp_path / "a.txt", "--document", "page"), "document: Input should be"),
+        (("prepare", tmp_path / "a.txt", "--document", "page"), "is not one of 'file', 'line'"),
         (("prepare", tmp_path / "a.txt", "--document", "delimiter"), "go together"),
         (("prepare", tmp_path / "a.txt", "--tokenizer", "bpe:12"), "at least 257"),
         (("prepare", tmp_path / "a.txt", "--memory-budget", "lots"), "not a size"),
         (("prepare", tmp_path / "a.txt", "--memory-budget", "1MiB"), "too small"),
         (("prepare", "--no-such-option"), "No such option"),
-        (("inspect", tmp_path, "--packing", "tetris"), "use one of stream, document"),
+        (("inspect", tmp_path, "--packing", "tetris"), "is not one of 'stream', 'document'"),
         (("nonsense",), "No such command"),
     ):
         if arguments[0] == "prepare" and len(arguments) > 2:

@@ -18,7 +18,7 @@ import pytest
 import headrace as hr
 from headrace.cli.main import app
 from headrace.data.cache.build import Builder
-from headrace.data.cache.open import plan_cache
+from headrace.data.cache.open import open_or_create
 from headrace.data.corpus.sources import as_sources
 from headrace.files import read_checked_json, write_checked_json, writing_failed
 from headrace.run.config import ALIASES, all_keys
@@ -259,7 +259,7 @@ def test_about_damage(command: Command, tmp_path: Path, name: str, damage: Calla
 
 
 def test_about_an_unfinished_cache(command: Command, tmp_path: Path) -> None:
-    cache = plan_cache(as_sources([str(text(tmp_path))]), "byte", tmp_path / "cache")
+    cache = open_or_create(as_sources([str(text(tmp_path))]), "byte", tmp_path / "cache")
     Builder(cache).close()
     code, _, err = command("inspect", tmp_path / "cache")
     assert code == 1
@@ -275,7 +275,9 @@ def test_about_options_of_inspect(command: Command, tmp_path: Path) -> None:
     _, _, err = command(*step, "--weights", "many")
     assert command(*step, "--weights", re.search(r"[\d.]+,[\d.]+", err).group())[0] == 0  # type: ignore[union-attr]
     _, _, err = command(*step, "--packing", "tight")
-    for choice in re.search(r"one of (.*)", err).group(1).split(", "):  # type: ignore[union-attr]
+    choices = re.findall(r"'(\w+)'", err.partition("is not one of")[2])
+    assert choices == ["stream", "document"]
+    for choice in choices:
         assert command(*step, "--packing", choice)[0] == 0
 
 

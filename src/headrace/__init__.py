@@ -1,7 +1,7 @@
 """headrace pretrains small language models on the machine you have."""
 
 from headrace.data.batch import Batch
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.corpus.sources import Source, standard_library
 from headrace.data.loader import Loader
 from headrace.data.prepare import prepare

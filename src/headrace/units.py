@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.errors import UsageError
+from typing import Annotated, Any
 
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_UNITS |= {f"{unit}ib": 1 << 10 * power for power, unit in enumerate("kmgt", start=1)}
-_UNITS |= {f"{unit}b": 1000**power for power, unit in enumerate("kmgt", start=1)}
+from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
 
 
 def human_bytes(count: float) -> str:
-    """
+    """Format a number of bytes in binary units.
+
     >>> human_bytes(1536), human_bytes(12)
     ('1.5 KiB', '12 B')
     """
@@ -22,7 +21,8 @@ def human_bytes(count: float) -> str:
 
 
 def human_count(count: float) -> str:
-    """
+    """Format a count with three digits or fewer.
+
     >>> human_count(1234567)
     '1.2 M'
     """
@@ -34,7 +34,8 @@ def human_count(count: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """
+    """Format a duration.
+
     >>> human_time(75), human_time(1.25)
     ('1m 15s', '1.2s')
     """
@@ -48,7 +49,8 @@ def human_time(seconds: float) -> str:
 
 
 def human_rate(flops_per_second: float | None) -> str:
-    """
+    """Format a rate of computation.
+
     >>> human_rate(1.234e11), human_rate(None)
     ('123 GFLOP/s', 'unknown')
     """
@@ -59,7 +61,8 @@ def human_rate(flops_per_second: float | None) -> str:
 
 
 def human_percent(percent: float | None) -> str:
-    """
+    """Format a percentage, with more digits where it is small.
+
     >>> human_percent(62.4), human_percent(0.012), human_percent(None)
     ('62%', '0.012%', 'unknown')
     """
@@ -68,18 +71,24 @@ def human_percent(percent: float | None) -> str:
     return f"{percent:.0f}%" if percent >= 10 else f"{percent:.1f}%" if percent >= 0.1 else f"{percent:.2g}%"
 
 
-def parse_bytes(name: str, text: str) -> int:
-    """Read a size such as 256MiB, 850MB or 1.5G; `name` is the option that an error is about.
+def parse_size(size: Any) -> int | None:
+    """Read a size such as 256MiB, 850MB, 1.5G (GiB) or a number of bytes; None or nothing at all is None.
 
-    >>> parse_bytes("--memory-budget", "256MiB")
-    268435456
+    >>> parse_size("256MiB"), parse_size("")
+    (268435456, None)
     """
-    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = text.strip()[len(number) :].strip().lower()
+    if size is None or size == "":
+        return None
+    text = f"{size.strip()}iB" if isinstance(size, str) and size.strip()[-1:].lower() in "kmgt" else size
     try:
-        size = int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        size = -1
-    if not 0 <= size < 1 << 63:
-        raise UsageError(f"{name} {text!r}: not a size; write it like 256MiB, 850MB or 2GiB")
-    return size
+        parsed = int(_SIZE.validate_python(text))
+    except (ValidationError, OverflowError):
+        parsed = -1
+    if not 0 <= parsed < 1 << 63:
+        raise ValueError(f"{size!r} is not a size; write it like 256MiB, 850MB or 2GiB")
+    return parsed
+
+
+_SIZE = TypeAdapter(ByteSize)
+Size = Annotated[int | None, BeforeValidator(parse_size)]
+"""A number of bytes in a configuration, written as people write sizes; None: not given."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.units import parse_bytes
+from headrace.units import parse_size
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]
@@ -93,7 +93,7 @@ def test_help_and_version(command: Command) -> None:
     [("256MiB", 256 << 20), ("850MB", 850_000_000), ("1.5G", 3 << 29), ("4096", 4096), ("2 KiB", 2048)],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert parse_bytes("--memory-budget", text) == size
+    assert parse_size(text) == size
 
 
 def start(tmp_path: Path, **options: object) -> subprocess.Popen[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from tests.distributed.parallel_worker import train
 from tests.distributed.test_parallel import corpus, largest_difference, losses, settings, wait_for_steps
 from tests.distributed.two_hosts import ADDRESSES, DEVICE, TwoHosts, why_not

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from tests.conftest import make_text, shrink
+from headrace.data.corpus.scale import use_scale
+from tests.conftest import SMALL, make_text
 
 
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("interop")
     (folder / "text.txt").write_text(make_text(60_000, seed=5))
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
+    with use_scale(SMALL):
         hr.prepare([folder / "text.txt"], tokenizer="bpe:300", out=folder / "cache")
     return folder
 

@@ -61,7 +61,7 @@ def test_text_in_yaml_is_taken_as_it_was_written(tmp_path: Path) -> None:
         "run.out: 2024-01-01\n"
     )
     config = build(read_config_file(tmp_path / "a.yaml"))
-    assert (config.training.prompt, config.training.memory_budget) == ("1984", "850000000")
+    assert (config.training.prompt, config.training.memory_budget) == ("1984", 850_000_000)
     assert config.data.tokenizer == "007"
     assert config.data.sources == ["2024", {"path": "2025", "text_field": "on", "weight": 1}]
     assert config.run.out == "2024-01-01"

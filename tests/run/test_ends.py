@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from headrace.data.batch import Assembler
-from headrace.data.cache import build
-from headrace.data.cache.open import plan_cache
+from headrace.data.cache import build, tokenise
+from headrace.data.cache.open import open_or_create
 from headrace.data.corpus.sources import as_sources
 from headrace.data.tokens.encoders import ByteEncoder
 from headrace.data.tokens.tokenizers import load_tokenizer
@@ -225,9 +225,9 @@ def test_closing_a_builder_does_not_wait_for_a_segment(tmp_path: Path, monkeypat
 
     original = ByteEncoder.encode
     monkeypatch.setattr(ByteEncoder, "encode", encode)
-    encode_documents = build.encode_documents
-    monkeypatch.setattr(build, "encode_documents", lambda *arguments: encode_documents(*arguments, nbytes=1000))
-    cache = plan_cache(as_sources(tmp_path / "corpus.txt"), "byte", tmp_path / "cache")
+    encode_documents = tokenise.encode_documents
+    monkeypatch.setattr(tokenise, "encode_documents", lambda *arguments: encode_documents(*arguments, nbytes=1000))
+    cache = open_or_create(as_sources(tmp_path / "corpus.txt"), "byte", tmp_path / "cache")
     with build.Builder(cache, num_workers=1) as builder:
         is_working.wait()
         builder._stopping.set()

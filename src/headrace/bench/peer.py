@@ -203,8 +203,8 @@ def _documents(sources: Sequence[Source], nbytes: int) -> Iterable[bytes]:
     try:
         for segment in plan_segments(sources):
             for chunk in reader.chunks(segment):
-                for member in chunk.members:
-                    for batch in member.documents(Counter()):
+                for part in chunk.parts:
+                    for batch in part.documents(Counter()):
                         for document in batch:
                             yield document
                             total += len(document)

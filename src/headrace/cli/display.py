@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.data.cache.build import Progress as BuildState
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.units import human_bytes, human_count, human_percent, human_time
 

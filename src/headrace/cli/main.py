@@ -7,22 +7,23 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, cast, get_args
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from headrace import __version__
 from headrace.cli import bench, display, machine, plan, report, scale, training, tune
+from headrace.cli.keys import describe_key
 from headrace.cli.streams import lost_output, steady_streams
-from headrace.data.cache.manifest import Cache
-from headrace.data.cache.open import default_cache_dir
+from headrace.data.cache.cache import Cache
 from headrace.data.config import SOURCE_OPTIONS, DataConfig
-from headrace.data.corpus.sources import Source, as_sources, standard_library
+from headrace.data.corpus.sources import DocumentKind, InvalidUtf8, MalformedLines, as_sources, standard_library
 from headrace.data.explain.description import describe
-from headrace.data.loader import DEFAULT_TOKENIZER
+from headrace.data.order.packing import PackingName
+from headrace.data.order.split import Part
 from headrace.data.prepare import prepare as prepare_corpus
 from headrace.data.tokens.special_tokens import SpecialTokensInText
-from headrace.data.tokens.tokenizers import SPEC_HELP
+from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, SPEC_HELP
 from headrace.distributed.group import is_joined
 from headrace.distributed.launch import end_with_starter
 from headrace.errors import EXIT_STOPPED, HeadraceError, UsageError
@@ -30,9 +31,8 @@ from headrace.jobs.inspect import explain_step
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override
-from headrace.units import parse_bytes
 
-PREPARE_KEYS = ("tokenizer", "cache_dir", "memory_budget", *SOURCE_OPTIONS)
+PREPARE_KEYS = ("tokenizer", "special_tokens_in_text", "cache_dir", "memory_budget", *SOURCE_OPTIONS)
 
 app = typer.Typer(
     name="headrace",
@@ -65,6 +65,11 @@ def _root(
 ) -> None: ...
 
 
+def _key(name: str) -> Any:
+    """Return the option of a key of the `data` section; its help is the key's meaning."""
+    return typer.Option(help=describe_key(f"data.{name}").meaning, show_default=False)
+
+
 @app.command()
 def prepare(
     paths: Annotated[
@@ -75,20 +80,14 @@ def prepare(
         ),
     ] = None,
     tokenizer: Annotated[str, typer.Option(help=f"One of: {SPEC_HELP}.")] = DEFAULT_TOKENIZER,
-    special_tokens_in_text: Annotated[
-        str, typer.Option(help="What <|endoftext|> spelled out in a document becomes: ordinary text, or special.")
-    ] = "ordinary",
+    special_tokens_in_text: Annotated[SpecialTokensInText | None, _key("special_tokens_in_text")] = None,
     out: Annotated[Path | None, typer.Option(help="The cache folder. Default: one in the user's cache.")] = None,
-    document: Annotated[
-        str, typer.Option(help="What one document is in a text file: file, line, paragraph or delimiter.")
-    ] = "file",
-    delimiter: Annotated[str, typer.Option(help="With --document delimiter: the text between documents.")] = "",
-    text_field: Annotated[str, typer.Option(help="The .jsonl key or .parquet column that holds the text.")] = "text",
-    invalid_utf8: Annotated[
-        str, typer.Option(help="Bytes that are not UTF-8: replace (and count) or refuse.")
-    ] = "replace",
-    malformed_lines: Annotated[str, typer.Option(help="Bad .jsonl lines: refuse, or skip (and count).")] = "refuse",
-    max_expansion: Annotated[int, typer.Option(help="Refuse a compressed file that grows beyond this factor.")] = 100,
+    document: Annotated[DocumentKind | None, _key("document")] = None,
+    delimiter: Annotated[str | None, _key("delimiter")] = None,
+    text_field: Annotated[str | None, _key("text_field")] = None,
+    invalid_utf8: Annotated[InvalidUtf8 | None, _key("invalid_utf8")] = None,
+    malformed_lines: Annotated[MalformedLines | None, _key("malformed_lines")] = None,
+    max_expansion: Annotated[int | None, _key("max_expansion")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Tokenising threads. Default: one per core.")] = None,
     memory_budget: Annotated[
         str | None, typer.Option(help="Memory for tokenising, such as 256MiB. Default: 1GiB.")
@@ -98,34 +97,29 @@ def prepare(
     """Tokenise a corpus into a cache. Run it again after a change, a kill or an error: only what is new is done.
 
     What `headrace train` takes as data.KEY=VALUE about text, tokenizer and cache is taken here too, before the options.
+    `headrace config data.KEY` explains one of these keys.
     """
-    paths, data = _data_overrides(paths or [])
-    tokenizer, memory_budget = data.tokenizer or tokenizer, data.memory_budget or memory_budget
-    out = Path(data.cache_dir) if data.cache_dir else out
-    options: dict[str, object] = {
+    options = {
+        "tokenizer": tokenizer,
+        "special_tokens_in_text": special_tokens_in_text,
+        "cache_dir": str(out or ""),
         "document": document,
         "delimiter": delimiter,
         "text_field": text_field,
         "invalid_utf8": invalid_utf8,
         "malformed_lines": malformed_lines,
         "max_expansion": max_expansion,
-        **data.source_options(),
+        "memory_budget": memory_budget,
     }
-    sources: list[Source] = as_sources(
-        {"path": tuple(paths) if len(paths) > 1 else paths[0], **options} if paths else standard_library()
-    )
-    _choices("--special-tokens-in-text", special_tokens_in_text, *get_args(SpecialTokensInText))
-    special = cast(SpecialTokensInText, special_tokens_in_text)
-    folder = out or default_cache_dir(sources, tokenizer, special)
-    budget = parse_bytes("--memory-budget", memory_budget) if memory_budget else None
+    paths, data = _data_config(paths or [], {name: value for name, value in options.items() if value is not None})
     with display.build_progress() as show:
         cache = prepare_corpus(
-            sources,
-            tokenizer,
-            folder,
-            special_tokens_in_text=special,
+            data.apply_options(as_sources(paths or standard_library())),
+            data.tokenizer,
+            data.cache_dir or None,
+            special_tokens_in_text=data.special_tokens_in_text,
             num_workers=workers,
-            memory_budget=budget,
+            memory_budget=data.memory_budget,
             on_progress=show.update,
         )
     summary = describe(cache)
@@ -143,16 +137,14 @@ def inspect(
     sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 256,
     seed: Annotated[int, typer.Option(help="With --step: the seed of the run.")] = 0,
     shuffle: Annotated[bool, typer.Option(help="With --step: whether the run shuffles.")] = True,
-    packing: Annotated[str, typer.Option(help="stream or document.")] = "stream",
-    split: Annotated[str, typer.Option(help="With --step: all, train or validation.")] = "all",
+    packing: Annotated[PackingName, typer.Option(help="How tokens become rows.")] = "stream",
+    split: Annotated[Part, typer.Option(help="With --step: the part of the corpus.")] = "all",
     validation_fraction: Annotated[float, typer.Option(help="With --step: the fraction of the run.")] = 0.0,
     weights: Annotated[str, typer.Option(help="With --step: mixture weights, such as 0.7,0.3.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what a cache holds, check it (--verify), or explain a batch (--step N)."""
     cache = Cache.open(cache_path)
-    _choices("--packing", packing, "stream", "document")
-    _choices("--split", split, "all", "train", "validation")
     result: dict[str, Any] = {"cache": str(cache_path)}
     if verify:
         with display.spinner(f"Checking {len(cache.unique_shards())} shards"):
@@ -168,7 +160,7 @@ def inspect(
         result["rows"] = explain_step(cache, step, **options)
         display.show_rows(step, result["rows"])
     if not verify and step is None:
-        result = describe(cache, sequence_length, packing)  # type: ignore[arg-type]
+        result = describe(cache, sequence_length, packing)
         display.show_description(result)
     _finish(result, as_json)
     if result.get("problems"):
@@ -186,8 +178,8 @@ app.command()(report.report)
 app.add_typer(bench.app, name="bench")
 
 
-def _data_overrides(arguments: list[str]) -> tuple[list[str], DataConfig]:
-    """Split the arguments of `prepare` into paths and what data.KEY=VALUE sets."""
+def _data_config(arguments: list[str], options: dict[str, Any]) -> tuple[list[str], DataConfig]:
+    """Split the arguments of `prepare` into paths and data.KEY=VALUE, which go over the options."""
     given = Layers()
     for text in filter(is_override, arguments):
         key, value = parse_override(text)
@@ -195,6 +187,9 @@ def _data_overrides(arguments: list[str]) -> tuple[list[str], DataConfig]:
     for key in given.values:
         if key.removeprefix("data.") not in PREPARE_KEYS:
             raise UsageError(f"{key}: not for prepare, which takes data.{', data.'.join(PREPARE_KEYS)}")
+    for name, value in options.items():
+        if f"data.{name}" not in given.values:
+            given.add({f"data.{name}": value}, f"--{name.replace('_', '-')}")
     return [text for text in arguments if not is_override(text)], given.build().data
 
 
@@ -203,11 +198,6 @@ def _parse_weights(text: str) -> list[float] | None:
         return [float(part) for part in text.split(",")] if text else None
     except ValueError:
         raise UsageError(f"--weights {text!r}: write numbers with commas between them, such as 0.7,0.3") from None
-
-
-def _choices(option: str, value: str, *allowed: str) -> None:
-    if value not in allowed:
-        raise UsageError(f"{option} {value!r}: use one of {', '.join(allowed)}")
 
 
 def _finish(result: dict[str, Any], as_json: bool) -> None:

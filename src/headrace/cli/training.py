@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from headrace.cli import display
+from headrace.cli.keys import describe_key, is_key
 from headrace.cli.progress import TrainingDisplay
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.group import is_joined
@@ -193,7 +195,17 @@ def config(
     preset: Preset = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show the resolved configuration, and where each value came from."""
+    """Show the resolved configuration, and where each value came from; of keys alone, what they mean.
+
+    `headrace config training.batch_size` shows the type, the default and the meaning of that key.
+    """
+    keys = [describe_key(text) for text in arguments or [] if is_key(text)]
+    if keys and len(keys) == len(arguments or []):
+        for one in keys:
+            display.out.print(f"{one.name}: {one.type}; default {one.default}\n    {one.meaning}", markup=False)
+        if as_json:
+            typer.echo(json.dumps({one.name: asdict(one) for one in keys}))
+        return
     layers = gather(arguments or [], preset, None, None)
     resolved = layers.build()
     values = _values(resolved)

@@ -1,4 +1,4 @@
-"""What a loader is asked for: checked, settled, with errors that a person can act on."""
+"""The arguments of a loader that are not options: checked, with errors that a person can act on."""
 
 from __future__ import annotations
 
@@ -7,51 +7,34 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
+from headrace.data.config import LoaderOptions
 from headrace.errors import UsageError
 
 MAX_QUEUED_BATCHES = 256
 MAX_QUEUED_BYTES = 256 << 20
-MAX_PREFETCH_BATCHES = 1 << 16  # of a number that somebody asked for
 
 
 def whole(value: Any) -> Any:
-    """Whole numbers of any kind as Python's own: a seed must be the same seed however it was computed."""
+    """Return a whole number of any kind as Python's own: a seed must be the same seed however it was computed."""
     return value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
 
 
-def check_arguments(
-    batch_size: int,
-    sequence_length: int,
-    rank: int,
-    world_size: int,
-    num_workers: int,
-    prefetch: int | str,
-    packing: str,
-) -> None:
-    for name, value, least in (
-        ("batch_size", batch_size, 1),
-        ("sequence_length", sequence_length, 1),
-        ("world_size", world_size, 1),
-        ("num_workers", num_workers, 0),
-        ("prefetch_batches", 0 if prefetch == "auto" else prefetch, 0),
-    ):
-        if not isinstance(value, int) or value < least:
-            raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    if prefetch != "auto" and int(prefetch) > MAX_PREFETCH_BATCHES:
-        raise UsageError(f"prefetch_batches must be at most {MAX_PREFETCH_BATCHES:,}, not {prefetch:,}")
+def check_arguments(batch_size: int, sequence_length: int, rank: int, world_size: int) -> None:
+    """Refuse sizes and ranks that do not fit together."""
+    for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("world_size", world_size)):
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}")
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} does not exist: with world_size {world_size} ranks are 0 to {world_size - 1}")
     if batch_size % world_size:
         down = batch_size - batch_size % world_size
         near = f"{down} or {down + world_size}" if down else str(world_size)
         raise UsageError(f"batch_size {batch_size} does not divide among {world_size} ranks; use {near}")
-    if packing not in ("stream", "document"):
-        raise UsageError(f"packing {packing!r} is not known: use 'stream' or 'document'")
 
 
 def source_weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
-    """Of the sources: those given, or else their own; None: all text is one stream."""
+    """Return the weights of the sources: those given, or else their own; None: all text is one stream."""
     if given is None:
         own = [source.weight for source in cache.sources]
         return [weight for weight in own if weight is not None] if all(own) else None
@@ -61,13 +44,12 @@ def source_weights(cache: Cache, given: Sequence[float] | None) -> list[float] |
     return list(given)
 
 
-def queue_limit(
-    rows: int, row_bytes: int, prefetch: int | str, max_sequences: int | None, memory_budget: int | None
-) -> int:
+def queue_limit(rows: int, row_bytes: int, options: LoaderOptions) -> int:
     """Return how many batches of `rows` may be held: those asked for, within the bounds in sequences and in bytes.
 
     Where the depth is chosen by the loader itself, it stays within bounds of its own.
     """
+    prefetch, max_sequences, memory_budget = options.depth, options.max_sequences_in_memory, options.memory_budget
     batch_bytes = rows * row_bytes
     limit = max(2, min(MAX_QUEUED_BATCHES, MAX_QUEUED_BYTES // batch_bytes)) if prefetch == "auto" else int(prefetch)
     if max_sequences is not None:

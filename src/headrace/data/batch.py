@@ -36,7 +36,7 @@ class Batch:
         return int(rows) * row_bytes(int(length), self.inputs.dtype, self.documents is not None)
 
     def rows(self, rows: slice) -> Batch:
-        """Some of its rows."""
+        """Return a batch of some of its rows."""
         documents = None if self.documents is None else self.documents[rows]
         mask = None if self.mask is None else self.mask[rows]
         return Batch(self.step, self.inputs[rows], self.targets[rows], documents, mask)
@@ -48,12 +48,12 @@ def as_batch(step: int, rows: RowBatch, length: int) -> Batch:
 
 
 def row_bytes(length: int, dtype: np.dtype[Any], is_packed: bool) -> int:
-    """Memory of a row: a window of T + 1 tokens; or inputs, targets, document numbers and mask of packed documents."""
+    """Return the bytes of a row: a window of T + 1 tokens, or packed documents with their numbers and mask."""
     return length * (2 * dtype.itemsize + 5) if is_packed else (length + 1) * dtype.itemsize
 
 
 class Assembler:
-    """Rows of the mixture by number, and batches of them by step: a pure function of its arguments."""
+    """The rows of a mixture by number, and batches of them by step: a pure function of its arguments."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Assembler:
         self._first = rank * self._rows_per_rank
 
     def batches(self, step: int, count: int) -> list[Batch]:
-        """Batches of consecutive steps, made together because one large gather costs less than many small ones."""
+        """Return the batches of consecutive steps, made together: one large gather costs less than many small ones."""
         steps = np.arange(step, step + count)[:, None] * self._batch_size
         rows = (steps + self._first + np.arange(self._rows_per_rank)[None, :]).reshape(-1)
         gathered = self._gather(rows)
@@ -81,7 +81,7 @@ class Assembler:
         return [as_batch(step + number, gathered, self._length).rows(part) for number, part in enumerate(parts)]
 
     def trace(self, row: int) -> list[Extent]:
-        """Where the tokens of a row of the mixture come from."""
+        """Return where the tokens of a row of the mixture come from."""
         if self.mixture is None:
             return self.streams[0].trace(row)
         source, index = self.mixture.assign(np.array([row]))

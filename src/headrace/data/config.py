@@ -1,44 +1,30 @@
-"""Which text, cut how, fed how."""
+"""The options of the data engine, each defined once: for the loader, the `data` section and the command line."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from headrace.data.arguments import MAX_PREFETCH_BATCHES
-from headrace.data.corpus.sources import Source
+from headrace.data.corpus.sources import Source, SourceOptions
+from headrace.data.order.packing import PackingName
 from headrace.data.tokens.special_tokens import SpecialTokensInText
-from headrace.units import parse_bytes
+from headrace.errors import UsageError
+from headrace.units import Size
+
+MAX_PREFETCH_BATCHES = 1 << 16
+SOURCE_OPTIONS = tuple(SourceOptions.model_fields)
 
 
-def _as_list(given: Any) -> Any:
-    return [given] if isinstance(given, (str, dict)) else given
+class LoaderOptions(BaseModel):
+    """How batches are made and held ready."""
 
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-Sources = Annotated[list[str | dict[str, Any]], BeforeValidator(_as_list)]
-SOURCE_OPTIONS = ("document", "delimiter", "text_field", "invalid_utf8", "malformed_lines", "max_expansion")
-
-
-class DataConfig(BaseModel):
-    """Everything about the data. The fields of a source are those of `headrace.Source`."""
-
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
-
-    sources: Sources = Field(default_factory=list)
-    """Files, folders, globs, or dicts of a source's fields; empty: the Python standard library on this disk."""
-    tokenizer: str = ""
-    """char, byte, bpe:N, a tokenizer.json, or a hub name; empty: bpe of model.vocab_size, or bpe:4096."""
-    special_tokens_in_text: SpecialTokensInText = "ordinary"
-    """What a special token spelled out in a document, such as <|endoftext|>, becomes: ordinary text, or that token."""
-    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
-    """Share of the corpus that is kept for validation."""
-    validation_sources: Sources = Field(default_factory=list)
-    """Sources to validate on instead."""
-    packing: Literal["stream", "document"] = "stream"
-    """Windows over the token stream, or whole documents packed into rows."""
+    packing: PackingName = "stream"
+    """Rows are windows over the token stream, or whole documents packed together."""
     shuffle: bool = True
-    """False gives corpus order."""
+    """Whether rows come in random order; without, in the order of the corpus."""
     num_workers: int = Field(default=2, ge=0, le=1024)
     """Threads that make batches."""
     prefetch_batches: Annotated[int, Field(ge=0, le=MAX_PREFETCH_BATCHES)] | Literal["auto"] = "auto"
@@ -47,50 +33,75 @@ class DataConfig(BaseModel):
     """Another name of prefetch_batches."""
     max_sequences_in_memory: int | None = Field(default=None, ge=1, le=1 << 40)
     """Bound on what is buffered, in sequences."""
-    memory_budget: str = ""
+    memory_budget: Size = None
     """Bound on what is buffered and, in one process, used for tokenising while training, such as 256MiB."""
+    special_tokens_in_text: SpecialTokensInText = "ordinary"
+    """What a special token spelled out in a document, such as <|endoftext|>, becomes: ordinary text, or that token."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if self.queue_capacity is not None and self.prefetch_batches not in ("auto", self.queue_capacity):
+            raise ValueError("prefetch_batches and queue_capacity are two names of one setting: give one of them")
+        return self
+
+    @property
+    def depth(self) -> int | Literal["auto"]:
+        """The batches to hold ready, under whichever name they were given."""
+        return self.prefetch_batches if self.queue_capacity is None else self.queue_capacity
+
+    @classmethod
+    def checked(cls, **given: Any) -> Self:
+        """Return the options of a loader; the first that is wrong is an error that names it."""
+        try:
+            return cls.model_validate(given)
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            message = first["msg"].removeprefix("Value error, ")
+            name = f"{first['loc'][0]} {first['input']!r:.80}: " if first["loc"] else ""
+            raise UsageError(f"{name}{message}") from None
+
+
+DEFAULTS = LoaderOptions()
+
+
+def _as_list(given: Any) -> Any:
+    return [given] if isinstance(given, (str, dict)) else given
+
+
+Sources = Annotated[list[str | dict[str, Any]], BeforeValidator(_as_list)]
+
+
+class DataConfig(LoaderOptions, SourceOptions):
+    """The `data` section. Options of a source are for all sources that do not set them themselves."""
+
+    model_config = ConfigDict(validate_assignment=True, allow_inf_nan=False)
+
+    sources: Sources = Field(default_factory=list)
+    """Files, folders, globs, or dicts of a source's fields; empty: the Python standard library on this disk."""
+    tokenizer: str = ""
+    """char, byte, bpe:N, a tokenizer.json, or a hub name; empty: bpe of model.vocab_size, or bpe:4096."""
+    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the corpus that is kept for validation."""
+    validation_sources: Sources = Field(default_factory=list)
+    """Sources to validate on instead."""
     cache_dir: str = ""
     """Where the tokens go; empty: a folder of the user's cache."""
 
-    # What a source that does not say it itself is read with; a source's own field goes first.
-    document: str | None = None
-    """What one document is in text files: file, line, paragraph or delimiter."""
-    delimiter: str | None = None
-    """With document=delimiter: the text between documents."""
-    text_field: str | None = None
-    """The .jsonl key or .parquet column that holds the text."""
-    invalid_utf8: str | None = None
-    """Bytes that are not UTF-8: replace (and count) or refuse."""
-    malformed_lines: str | None = None
-    """Bad .jsonl lines: refuse, or skip (and count)."""
-    max_expansion: int | None = None
-    """Compressed files that expand beyond this factor are refused."""
-
-    @field_validator("memory_budget")
+    @model_validator(mode="before")
     @classmethod
-    def _check_budget(cls, budget: str) -> str:
-        if budget:
-            parse_bytes("data.memory_budget", budget)
-        return budget
+    def _drop_unset(cls, given: Any) -> Any:
+        """Leave out options of sources that older configurations write as null."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None or name not in SOURCE_OPTIONS}
 
-    @model_validator(mode="after")
-    def _check_options(self) -> DataConfig:
-        try:
-            self.apply_options([Source(path="")])
-        except ValidationError as problem:
-            first = problem.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
-            message = first["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{name}: {message}" if name else message) from None
-        return self
-
-    def source_options(self) -> dict[str, Any]:
-        """Return the options that are set here for all sources."""
-        return {name: getattr(self, name) for name in SOURCE_OPTIONS if getattr(self, name) is not None}
+    def loader_options(self) -> dict[str, Any]:
+        """Return the keyword arguments of a loader that are options of this section."""
+        return {name: getattr(self, name) for name in LoaderOptions.model_fields}
 
     def apply_options(self, sources: list[Source]) -> list[Source]:
         """Return the sources, each with the options that are set here and not by itself."""
-        options = self.source_options()
+        options = {name: getattr(self, name) for name in SOURCE_OPTIONS if name in self.model_fields_set}
         if not options:
             return sources
         completed = []

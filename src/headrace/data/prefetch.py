@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Literal
 
 from headrace.data.batch import Batch
 from headrace.errors import WorkerError
@@ -20,7 +21,7 @@ ASK_SECONDS = 0.2  # while waiting for a batch, how often to ask whether to go o
 
 
 class Inline:
-    """No threads: a batch is made when it is asked for."""
+    """A queue without threads: a batch is made when it is asked for."""
 
     def __init__(self, make: Make) -> None:
         self._make = make
@@ -55,7 +56,7 @@ class Inline:
 
 
 class Prefetcher:
-    """Workers take runs of consecutive steps, so that one lock and one large gather serve several batches.
+    """A queue that workers fill, each with a run of consecutive steps: one lock and one large gather serve several.
 
     At most `depth` batches are ready or being made. While the consumer really waits, `depth` doubles, up to `grow_to`.
     """
@@ -78,7 +79,7 @@ class Prefetcher:
         self._started_by: int | None = None  # the process
 
     def take(self, step: int) -> Batch:
-        """The batch of a step; steps must be taken in order (or after `seek`)."""
+        """Return the batch of a step; steps must be taken in order (or after `seek`)."""
         if self._current:
             self._consumed = step + 1
             return self._current.popleft()
@@ -119,7 +120,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def holding(self) -> tuple[int, int, int]:
-        """Batches that are ready, how many may be, and their bytes."""
+        """Return how many batches are ready, how many may be, and the bytes of those that are."""
         with self._changed:
             made = [batch for run in self._ready.values() if isinstance(run, list) for batch in run]
             made += self._current
@@ -197,3 +198,10 @@ class Prefetcher:
             except BaseException as problem:
                 return made, problem
         return made, None
+
+
+def make_queue(make: Make, num_workers: int, depth: int | Literal["auto"], limit: int) -> Inline | Prefetcher:
+    """Return a queue of at most `limit` batches; without workers or depth, one that makes a batch when asked."""
+    if depth == 0 or num_workers == 0:
+        return Inline(make)
+    return Prefetcher(make, num_workers, min(2, limit) if depth == "auto" else limit, grow_to=limit)

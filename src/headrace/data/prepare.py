@@ -1,4 +1,4 @@
-"""Prepare a corpus: raw text on disk becomes a sealed token cache."""
+"""Text on disk becomes a token cache: all of it at once, one share of it, or while it is served."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from headrace.data.cache.build import Builder, Progress, check_memory_budget
-from headrace.data.cache.manifest import Cache
-from headrace.data.cache.open import default_cache_dir, plan_cache
+from headrace.data.cache.cache import Cache
+from headrace.data.cache.open import default_cache_dir, open_or_create
+from headrace.data.config import LoaderOptions
 from headrace.data.corpus.segments import share_of_segments
 from headrace.data.corpus.sources import as_sources
-from headrace.data.loader import DEFAULT_TOKENIZER
 from headrace.data.tokens.special_tokens import SpecialTokensInText
-from headrace.data.tokens.tokenizers import Tokenizer
+from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
+from headrace.errors import UsageError
+from headrace.units import parse_size
 
 REPORT_SECONDS = 0.1
 
@@ -26,7 +28,7 @@ def prepare(
     *,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
     num_workers: int | None = None,
-    memory_budget: int | None = None,
+    memory_budget: int | str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Cache:
     """Tokenise a corpus into a cache, as fast as the machine can, in bounded memory.
@@ -37,9 +39,13 @@ def prepare(
     more file is one file's work. Special tokens that are spelled out in the text, such as <|endoftext|>, are ordinary
     text, or with `special_tokens_in_text="special"` the special tokens themselves.
     """
-    check_memory_budget(memory_budget)
-    cache = plan(paths, tokenizer, out, special_tokens_in_text)
-    with Builder(cache, num_workers, memory_budget) as builder:
+    try:
+        budget = parse_size(memory_budget)
+    except ValueError as problem:
+        raise UsageError(f"memory_budget: {problem}") from None
+    check_memory_budget(budget)
+    cache = open_cache(paths, tokenizer, out, special_tokens_in_text)
+    with Builder(cache, num_workers, budget) as builder:
         if on_progress is not None:
             on_progress(builder.progress)
         while not builder.wait(timeout=REPORT_SECONDS):
@@ -52,16 +58,29 @@ def prepare(
     return finished
 
 
-def plan(
+def open_cache(
     paths: Any,
     tokenizer: str | Tokenizer,
     out: str | os.PathLike[str] | None,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
 ) -> Cache:
-    """What is to be done, and with which tokenizer, which is learned and kept here."""
+    """Open the cache of a corpus, or create an empty one. A tokenizer that must be learned is learned here."""
     sources = as_sources(paths)
     path = default_cache_dir(sources, tokenizer, special_tokens_in_text) if out is None else Path(out)
-    return plan_cache(sources, tokenizer, path, special_tokens_in_text)
+    return open_or_create(sources, tokenizer, path, special_tokens_in_text)
+
+
+def open_or_build(
+    given: Any, tokenizer: str | Tokenizer, cache_dir: str | Path | None, options: LoaderOptions
+) -> tuple[Cache, Builder | None]:
+    """Return a finished cache as it is; of anything else its cache, and what fills it while batches are served."""
+    if isinstance(given, Cache):
+        return given, None
+    if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given)):
+        return Cache.open(Path(given)), None
+    check_memory_budget(options.memory_budget)
+    cache = open_cache(given, tokenizer, cache_dir, options.special_tokens_in_text)
+    return cache, Builder(cache, max(options.num_workers, 1), options.memory_budget, in_background=True)
 
 
 def prepare_share(
@@ -72,10 +91,10 @@ def prepare_share(
     num_shares: int,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
 ) -> None:
-    """Tokenise one of so many shares of a corpus, at the same time as others do theirs in the same folder.
+    """Tokenise one of `num_shares` shares of a corpus, at the same time as others do theirs in the same folder.
 
     `prepare` then finds all of it done, and seals it.
     """
-    cache = plan(paths, tokenizer, out, special_tokens_in_text)
+    cache = open_cache(paths, tokenizer, out, special_tokens_in_text)
     with Builder(cache, only=share_of_segments(cache.segments, number, num_shares)) as builder:
         builder.wait()

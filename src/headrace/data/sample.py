@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.data.batch import Batch, as_batch
-from headrace.data.cache.manifest import Cache
-from headrace.data.order.blocks import FIRST_BLOCK_BYTES, SegmentIds
+from headrace.data.cache.cache import Cache
+from headrace.data.corpus.scale import current_scale
+from headrace.data.order.blocks import SegmentIds
 from headrace.data.order.packing import DocumentPacking
 from headrace.data.order.split import Split
 from headrace.data.order.stream import Stream
@@ -48,7 +49,7 @@ class Sampler:
     weights: Sequence[float] | None
 
     def draw(self, max_tokens: int) -> list[Sample]:
-        """Draw about so many tokens (0: all there are), every row at most once."""
+        """Draw about `max_tokens` tokens (0: all there are), every row at most once."""
         segments, num_sources = self.cache.segments, len(self.cache.sources)
         owners = np.array([segment.source for segment in segments])
         groups = [np.arange(len(segments))]
@@ -60,7 +61,7 @@ class Sampler:
         for number, (group, size) in enumerate(zip(groups, sizes, strict=True)):
             share = size / sum(sizes)
             wanted = max(1, round(share * max_tokens / self.sequence_length)) if max_tokens else ALL_ROWS
-            batch = self._rows(group, wanted, FIRST_BLOCK_BYTES // len(groups))
+            batch = self._rows(group, wanted, current_scale().first_block_bytes // len(groups))
             label = labels[number] if labels.count(labels[number]) == 1 else f"{labels[number]} ({number + 1})"
             samples.append(Sample(label, share if self.weights else None, batch))
         return samples
@@ -70,7 +71,7 @@ class Sampler:
         stream = Stream(self.cache, group, self.split, self.packing(length), SEED, True, first_block_bytes)
         count = stream.count_rows(wanted)
         if count < min(wanted, FEW_ROWS) and self.packing is WindowPacking:
-            # Of so little text no token should be left over: windows that are a little shorter use them all.
+            # Of this little text no token should be left over: windows that are a little shorter use them all.
             num_targets = stream.epoch_size() - 1
             count = -(-num_targets // length)
             length = num_targets // max(count, 1)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.batch import Batch
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.errors import StateError, UsageError
 
 

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.manifest import Cache, Entry
-from headrace.data.cache.shards import MemberInfo, ShardFolder, ShardInfo, TokenArray
-from headrace.data.corpus.segments import Segment
+from headrace.data.cache.cache import Cache
+from headrace.data.cache.manifest import Entry
+from headrace.data.cache.shards import PartInfo, ShardFolder, ShardInfo, TokenArray
+from headrace.data.corpus.segments import Kind, Segment
 from headrace.data.corpus.sources import Source
 from headrace.data.tokens.tokenizers import Tokenizer, load_tokenizer
 from headrace.errors import TokenFileError, UsageError
@@ -98,11 +99,11 @@ class TokenFileCache(Cache):
                 num_documents = ended[ordinal + 1] - ended[ordinal]
                 entries.append(Entry((ShardInfo(key, stop - start, num_documents, (), ()),)))
                 nbytes = (stop - start) * ASSUMED_BYTES_PER_TOKEN
-                # "rows" are known to be documents of their own; a "range" of a text may be cut anywhere.
-                kind = "range" if file.ends is None else "rows"
+                # Rows are known to be documents of their own; a range of a text may be cut anywhere.
+                kind = Kind.RANGE if file.ends is None else Kind.ROWS
                 is_last = stop == file.num_tokens
                 path = str(file.path)
-                segments.append(Segment(0, kind, path, ordinal, nbytes, key, start, stop, is_last))  # type: ignore[arg-type]
+                segments.append(Segment(0, kind, path, ordinal, nbytes, key, start, stop, is_last))
         source = Source(path=tuple(str(file.path) for file in files))
         super().__init__(files[0].path.parent, tokenizer, [source], segments, entries)
         self.shards = shards
@@ -162,11 +163,11 @@ class _FileShards(ShardFolder):
         low, high = np.searchsorted(part.file.ends, [part.start, part.stop], side="right")
         return part.file.ends[low:high] - part.start
 
-    def members(self, key: str) -> list[MemberInfo]:
+    def parts(self, key: str) -> list[PartInfo]:
         part = self._parts[key]
         ends = self.ends(ShardInfo(key, part.stop - part.start, 0, (), ()))
         is_open = not (len(ends) and ends[-1] == part.stop - part.start)
-        return [MemberInfo(str(part.file.path), key, len(ends), part.stop - part.start, is_open, {})]
+        return [PartInfo(str(part.file.path), key, len(ends), part.stop - part.start, is_open, {})]
 
     def verify(self, info: ShardInfo) -> list[str]:
         self._checked.discard(info.key)

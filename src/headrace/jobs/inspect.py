@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.loader import Loader
 
 

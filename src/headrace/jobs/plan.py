@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import default_cache_dir
 from headrace.data.config import DataConfig
 from headrace.data.corpus.segments import plan_segments

@@ -22,7 +22,6 @@ from headrace.perf.paired import Gain, combined, gain, noise
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, tokenizer_spec, training_sources
 from headrace.training.autotune import candidate_sizes, has_compiler
-from headrace.units import parse_bytes
 
 DEFAULT_MINUTES = 2.75
 LEAST_PAIRS, MOST_PAIRS = 3, 9
@@ -147,11 +146,7 @@ class _Ladder:
         self._share_s = seconds / NUM_SHARES
         self.findings: list[Finding] = []
         training = config.training
-        self._budget = (
-            parse_bytes("training.memory_budget", training.memory_budget)
-            if training.memory_budget
-            else available_memory_bytes()
-        )
+        self._budget = training.memory_budget or available_memory_bytes()
         on_option("choosing as training does")
         is_open = training.micro_batch_size == 0 or "auto" in (training.precision, training.matmul)
         if not is_open and not training.threads:

@@ -12,7 +12,9 @@ from headrace.models.architecture import check_name, find_architecture
 class ModelConfig(BaseModel):
     """The shape of a network. Zero means: chosen from the other values. Limits are far above what any machine holds."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     arch: Annotated[str, AfterValidator(check_name)] = "qwen3"
     """gpt2: LayerNorm, GELU, learned positions. qwen3: RMSNorm, RoPE, QK-norm, SwiGLU; trains better."""

@@ -18,7 +18,9 @@ from headrace.training.config import TrainingConfig
 class RunConfig(BaseModel):
     """Where results go, and in how many processes."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     out: str = ""
     """The run directory; empty: runs/ and the time."""

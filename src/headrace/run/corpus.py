@@ -6,19 +6,19 @@ import re
 from pathlib import Path
 from typing import Any
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import VALIDATION
 from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.data.loader import Loader
-from headrace.data.prepare import plan, prepare, prepare_share
-from headrace.data.tokens.tokenizers import Tokenizer
+from headrace.data.prepare import open_cache, prepare, prepare_share
+from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
 from headrace.distributed.group import Group
 from headrace.errors import UsageError
 from headrace.run.config import Config
-from headrace.units import parse_bytes
 
 
 def training_sources(config: Config) -> list[Source]:
+    """Return the sources to train on, with the options of the `data` section; a token cache is refused."""
     for source in config.data.sources:
         if isinstance(source, str) and Cache.is_cache(Path(source)):
             raise UsageError(
@@ -29,14 +29,14 @@ def training_sources(config: Config) -> list[Source]:
 
 
 def tokenizer_spec(config: Config) -> str:
-    """As given, or what the vocabulary says; written into the configuration."""
-    data = config.data
-    data.tokenizer = data.tokenizer or f"bpe:{config.model.vocab_size or 4096}"
+    """Return the tokenizer that is given, else bpe of the vocabulary's size, else the default; write it down."""
+    data, size = config.data, config.model.vocab_size
+    data.tokenizer = data.tokenizer or (f"bpe:{size}" if size else DEFAULT_TOKENIZER)
     return data.tokenizer
 
 
 def expected_vocabulary(spec: str) -> int:
-    """The size of a vocabulary that is not there yet.
+    """Estimate the size of a vocabulary before its tokenizer is learned or loaded.
 
     >>> expected_vocabulary("bpe:16000"), expected_vocabulary("byte")
     (16000, 257)
@@ -48,7 +48,7 @@ def expected_vocabulary(spec: str) -> int:
 
 
 def prepare_corpus(config: Config, group: Group) -> None:
-    """One process for all of its machine: a share each, then rank 0 seals the whole, then whoever has another folder.
+    """Tokenise the corpus once: each machine a share, then rank 0 the rest, then machines with a folder of their own.
 
     Machines may share the folder, and find done what others did, or have their own, and do the rest themselves.
     """
@@ -56,8 +56,8 @@ def prepare_corpus(config: Config, group: Group) -> None:
     special = config.data.special_tokens_in_text
     if group.num_machines > 1:
         if group.is_main:
-            plan(sources, tokenizer, folder, special)
-        group.wait_for_all("waiting for rank 0 to plan the corpus")
+            open_cache(sources, tokenizer, folder, special)
+        group.wait_for_all("waiting for rank 0 to open the cache")
         if group.is_local_main:
             prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
         group.wait_for_all("waiting for each machine to prepare its share of the corpus")
@@ -70,14 +70,11 @@ def prepare_corpus(config: Config, group: Group) -> None:
 
 
 def open_training(config: Config, rank: int = 0, world_size: int = 1) -> Loader:
-    data = config.data
+    """Open the text to train on."""
     return Loader(
         training_sources(config),
         rank=rank,
         world_size=world_size,
-        prefetch_batches=data.prefetch_batches,
-        queue_capacity=data.queue_capacity,
-        shuffle=data.shuffle,
         split="train" if _is_split(config) else "all",
         tokenizer=tokenizer_spec(config),
         **_common(config),
@@ -89,12 +86,11 @@ def open_validation(config: Config, training_cache: Cache) -> Loader | None:
     data = config.data
     if not data.validation_fraction and not data.validation_sources:
         return None
-    common = _common(config)
+    common = _common(config) | {"prefetch_batches": 0, "queue_capacity": None, "shuffle": True}
     if data.cache_dir:  # a folder holds one corpus: the folder itself is the training text's
         common["cache_dir"] = Path(data.cache_dir) / VALIDATION
     return Loader(
         training_cache if _is_split(config) else data.apply_options(as_sources(list(data.validation_sources))),
-        prefetch_batches=0,
         split="validation" if _is_split(config) else "all",
         tokenizer=training_cache.tokenizer,
         **common,
@@ -102,7 +98,7 @@ def open_validation(config: Config, training_cache: Cache) -> Loader | None:
 
 
 def _is_split(config: Config) -> bool:
-    """Whether training and validation are parts of one corpus."""
+    """Check whether training and validation are parts of one corpus."""
     return config.data.validation_fraction > 0 and not config.data.validation_sources
 
 
@@ -112,13 +108,9 @@ def _common(config: Config) -> dict[str, Any]:
         "batch_size": training.batch_size,
         "sequence_length": training.max_length,
         "seed": training.seed,
-        "num_workers": data.num_workers,
-        "max_sequences_in_memory": data.max_sequences_in_memory,
-        "memory_budget": parse_bytes("data.memory_budget", data.memory_budget) if data.memory_budget else None,
-        "packing": data.packing,
         "validation_fraction": data.validation_fraction if _is_split(config) else 0.0,
         "cache_dir": data.cache_dir or None,
-        "special_tokens_in_text": data.special_tokens_in_text,
+        **data.loader_options(),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.run.config import Config
 
 # Text that is seen more often teaches hardly anything new (Muennighoff et al. 2023).

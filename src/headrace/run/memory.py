@@ -22,7 +22,7 @@ from headrace.run.config import Config
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
-from headrace.units import human_bytes, parse_bytes
+from headrace.units import human_bytes
 
 BATCHES_HELD = 4  # by the loader and the step together
 
@@ -113,7 +113,7 @@ def memory_limit(config: Config, group: Group = ALONE) -> int | None:
     """
     training = config.training
     if training.memory_budget:
-        return parse_bytes("training.memory_budget", training.memory_budget)
+        return training.memory_budget
     if training.micro_batch_size or config.run.force or best_device().type != "cpu":
         return None
     runtime_bytes = memory_bytes()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from headrace.units import parse_bytes
+from headrace.units import Size
 
 MAX_STEPS = 10**15
 MAX_UPDATE_TOKENS = 1 << 30
@@ -16,7 +16,9 @@ MAX_THREADS = 4096
 class TrainingConfig(BaseModel):
     """The settings of training. Zero or `auto` means that the value is chosen, and written into the resolved config."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     learning_rate: float = Field(default=0.003, gt=0)
     """Peak learning rate."""
@@ -62,7 +64,7 @@ class TrainingConfig(BaseModel):
     """Try torch.compile too, where there is a C++ compiler, and keep it if it is measured to be faster."""
     threads: int = Field(default=0, ge=0, le=MAX_THREADS)
     """Threads of the computation; 0: one per core."""
-    memory_budget: str = ""
+    memory_budget: Size = None
     """Most memory of the whole process, such as 850MB: micro-batch and gradient checkpointing are chosen within it."""
     evaluate_every: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Steps between evaluations; 0: ten of them in a run, whatever limits it."""
@@ -74,13 +76,6 @@ class TrainingConfig(BaseModel):
     """What samples begin with."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Seed of weights, order and samples."""
-
-    @field_validator("memory_budget")
-    @classmethod
-    def _check_budget(cls, budget: str) -> str:
-        if budget:
-            parse_bytes("training.memory_budget", budget)
-        return budget
 
     @model_validator(mode="after")
     def _check_update(self) -> TrainingConfig:

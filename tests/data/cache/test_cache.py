@@ -12,10 +12,10 @@ import pytest
 
 import headrace as hr
 from headrace.data.cache.build import Builder, Progress
-from headrace.data.cache.open import plan_cache
+from headrace.data.cache.open import open_or_create
 from headrace.data.corpus.segments import share_of_segments
 from headrace.data.corpus.sources import as_sources
-from headrace.data.prepare import plan, prepare_share
+from headrace.data.prepare import open_cache, prepare_share
 from headrace.errors import CacheError
 from headrace.locks import Scratch
 from tests.conftest import make_text
@@ -126,7 +126,7 @@ def test_a_moved_corpus_has_the_same_order(tmp_path: Path) -> None:
 def test_an_interrupted_build_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text(make_text(100_000))
-    cache = plan_cache(as_sources(file), "bpe:500", tmp_path / "cache")
+    cache = open_or_create(as_sources(file), "bpe:500", tmp_path / "cache")
     with Builder(cache, num_workers=1) as builder:
         cache.require([3])
     done = builder.progress.tokenised_bytes
@@ -189,7 +189,7 @@ def test_equal_text_is_stored_once(tmp_path: Path) -> None:
 def test_a_waiting_reader_is_told_of_a_failure(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "fine"}\n' * 2000 + "not json\n")
-    cache = plan_cache(as_sources(file), "byte", tmp_path / "cache")
+    cache = open_or_create(as_sources(file), "byte", tmp_path / "cache")
     failures: list[str] = []
 
     def wait() -> None:
@@ -315,7 +315,7 @@ def test_shares_are_built_apart_and_found_together(tmp_path: Path) -> None:
         threading.Thread(target=prepare_share, args=([folder], "bpe:500", tmp_path / "together", number, 3))
         for number in range(3)
     ]
-    plan([folder], "bpe:500", tmp_path / "together")
+    open_cache([folder], "bpe:500", tmp_path / "together")
     for thread in threads:
         thread.start()
     for thread in threads:

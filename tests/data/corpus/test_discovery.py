@@ -44,7 +44,7 @@ def test_paths_given_together_are_one_source(tmp_path: Path, command: Command) -
     cache = hr.prepare(paths, tokenizer="byte", out=tmp_path / "cache")
     assert len(cache.sources) == len(cache.segments) == 1
     assert cache.num_documents == 40
-    assert [member.name for member in cache.members(0)] == names
+    assert [part.name for part in cache.parts(0)] == names
     with hr.Loader(paths, 2, 16, tokenizer="byte", cache_dir=tmp_path / "other") as loader:
         assert len(loader.cache.sources) == 1
     code, _, _ = command("prepare", *paths, "--tokenizer", "byte", "--out", tmp_path / "third")

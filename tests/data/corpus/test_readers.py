@@ -44,13 +44,13 @@ def documents(source: Source) -> list[bytes]:
     is_open = False
     for segment in plan_segments([source]):
         for chunk in reader.chunks(segment):
-            for member in chunk.members:
-                texts = [document for batch in member.documents(Counter()) for document in batch]
+            for part in chunk.parts:
+                texts = [document for batch in part.documents(Counter()) for document in batch]
                 if is_open and texts:
                     found[-1] += texts.pop(0)
                     is_open = False
                 found += texts
-                is_open = is_open or member.is_open
+                is_open = is_open or part.is_open
     reader.close()
     assert not is_open
     return [document for document in found if document]

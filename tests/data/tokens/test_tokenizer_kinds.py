@@ -171,7 +171,7 @@ def test_both_ways_have_caches_of_their_own(tmp_path: Path, monkeypatch: pytest.
         ) as loader:
             assert str(loader.cache.path) == facts["cache"]
     assert seen == [1, 51]
-    assert "use one of ordinary, special" in command(*arguments[:-1], "maybe")[2]
+    assert "is not one of 'ordinary', 'special'" in command(*arguments[:-1], "maybe")[2]
 
 
 # Tables are used only for what they are tables of

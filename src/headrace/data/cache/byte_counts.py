@@ -1,7 +1,7 @@
 """Bytes of text behind tokens, for bits per byte.
 
-A token of most tokenizers stands for a fixed number of bytes, which its decoder tells. Where text is normalized, where
-white space is dropped or unknown words become one token, the tokens alone do not tell how long the text was: there the
+A token of most tokenizers stands for a fixed number of bytes, which its decoder gives. Where text is normalized, where
+white space is dropped or unknown words become one token, the tokens alone do not show how long the text was: there the
 decoder's lengths are scaled to what a sample of the corpus really takes.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import sample_documents
 from headrace.data.corpus.segments import plan_segments
 from headrace.errors import CorpusError

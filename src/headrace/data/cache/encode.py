@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.cache.shards import TokenArray
+from headrace.data.corpus.chunks import DOCUMENT_OVERHEAD_BYTES
 from headrace.data.corpus.cuts import PIECE_BYTES, split_document
-from headrace.data.corpus.readers import DOCUMENT_OVERHEAD_BYTES
 from headrace.data.tokens.encoders import Encoder
 from headrace.data.tokens.tokenizers import Tokenizer
 

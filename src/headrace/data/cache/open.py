@@ -1,4 +1,4 @@
-"""A cache planned: what an earlier build left is found again, and the tokenizer is chosen or learned."""
+"""The cache of a corpus, opened or created: what an earlier build left is used again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.data.cache.manifest import MANIFEST, PARTIAL, Cache, Entry
+from headrace.data.cache.cache import Cache
+from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.corpus.cuts import split_document
 from headrace.data.corpus.readers import Reader
 from headrace.data.corpus.segments import Segment, plan_segments
@@ -26,13 +27,13 @@ SAMPLE_PLACES = 64
 VALIDATION = "validation"  # a folder within a cache, for the tokens of text that is only validated on
 
 
-def plan_cache(
+def open_or_create(
     sources: Sequence[Source],
     tokenizer: str | Tokenizer,
     path: Path,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
 ) -> Cache:
-    """A cache for a corpus in a folder. What an earlier build left there is found again.
+    """Open the cache of a corpus in a folder, with what an earlier build left there, or create an empty one.
 
     `special_tokens_in_text` is for a tokenizer given as a spec; a `Tokenizer` has its own.
     """
@@ -62,7 +63,7 @@ def default_cache_dir(
     tokenizer: str | Tokenizer,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
 ) -> Path:
-    """Where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
+    """Return where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
     spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
     places = [[os.path.abspath(path) for path in source.paths] for source in sources]
     reading = [source.reading_hash for source in sources]
@@ -102,7 +103,7 @@ def _usable_entry(previous: Cache, index: int, tokenizer: Tokenizer) -> Entry | 
 
 
 def _has_special_tokens(cache: Cache, entry: Entry) -> bool:
-    """Tell whether special tokens stand inside documents, and not only at their ends. Reads all tokens."""
+    """Check whether special tokens stand inside documents, and not only at their ends. Reads all tokens."""
     is_special = np.zeros(cache.tokenizer.vocab_size, dtype=bool)
     is_special[cache.tokenizer.special_ids_of_text] = True
     return any(is_special[cache.shards.tokens(shard)].sum() != shard.num_documents for shard in entry.shards)
@@ -153,19 +154,17 @@ def sample_documents(
 ) -> Iterator[bytes]:
     """Yield some text from all over the corpus, the same every time; by default 8 MiB, which tokenizers learn from."""
     # Of a compressed file only the beginning can be reached quickly.
-    reachable = [segment for segment in segments if segment.kind != "stream" or segment.ordinal == 0]
+    reachable = [segment for segment in segments if not segment.needs_previous]
     chosen = reachable[:: max(1, len(reachable) // num_places)]
     share = nbytes // len(chosen)
     reader = Reader(sources)
     try:
         for segment in chosen:
-            if segment.kind == "range" and segment.end - segment.begin > share:
-                segment = replace(segment, end=segment.begin + share, is_last=False)
-            chunk = next(reader.chunks(segment), None)
+            chunk = next(reader.chunks(segment.beginning(share)), None)
             if chunk is not None:
                 # A chunk that is more than the share is thinned out evenly, in whole pieces.
                 every = max(1, round(chunk.nbytes / share))
-                batches = (batch for member in chunk.members for batch in member.documents(Counter()))
+                batches = (batch for part in chunk.parts for batch in part.documents(Counter()))
                 documents = itertools.chain.from_iterable(batches)
                 pieces = (piece for document in documents for piece in split_document(document))
                 yield from itertools.islice(pieces, 0, None, every)

@@ -1,4 +1,4 @@
-"""What an earlier version of a corpus has already tokenised, and what of it can go."""
+"""Tokens that an earlier version of a corpus left: which can be used again, and which can go."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.manifest import MANIFEST, Cache
+from headrace.data.cache.cache import Cache
+from headrace.data.cache.manifest import MANIFEST
 from headrace.data.cache.shards import ShardInfo, TokenArray
 from headrace.data.corpus.segments import Segment
 
 
 @dataclass(frozen=True)
 class KnownTokens:
+    """The tokens of a file from an earlier build."""
+
     tokens: TokenArray
     ends: npt.NDArray[np.int64]
     noticed: Counter[str]
@@ -33,13 +36,14 @@ class Reuse:
         except FileNotFoundError:
             self._old = None
 
-    def find(self, segment: Segment, member_digest: str) -> KnownTokens | None:
-        if segment.kind != "files" or self._old is None or self._old.tokenizer.hash != self._cache.tokenizer.hash:
+    def find(self, segment: Segment, part_digest: str) -> KnownTokens | None:
+        """Return the tokens of a file of a group, by the hash of its content, if an earlier build has them."""
+        if not segment.is_group or self._old is None or self._old.tokenizer.hash != self._cache.tokenizer.hash:
             return None
         with self._lock:
             if self._index is None:
                 self._index = self._read_index()
-        found = self._index.get(member_digest)
+        found = self._index.get(part_digest)
         return None if found is None else self._tokens(*found)
 
     def _read_index(self) -> dict[str, tuple[ShardInfo, int]]:
@@ -47,24 +51,24 @@ class Reuse:
         current = self._cache.unique_shards()
         index = {}
         for number, segment in enumerate(self._old.segments):
-            for shard in self._old.entry(number).shards if segment.kind == "files" else ():
+            for shard in self._old.entry(number).shards if segment.is_group else ():
                 if shard.key not in current and self._cache.shards.find(shard.key) is not None:
-                    for place, member in enumerate(self._cache.shards.members(shard.key)):
-                        if not member.is_open:
-                            index[member.digest] = (shard, place)
+                    for place, part in enumerate(self._cache.shards.parts(shard.key)):
+                        if not part.is_open:
+                            index[part.digest] = (shard, place)
         return index
 
     def _tokens(self, shard: ShardInfo, number: int) -> KnownTokens:
-        members = self._cache.shards.members(shard.key)
-        start = sum(member.num_tokens for member in members[:number])
-        stop = start + members[number].num_tokens
+        parts = self._cache.shards.parts(shard.key)
+        start = sum(part.num_tokens for part in parts[:number])
+        stop = start + parts[number].num_tokens
         ends = self._cache.shards.ends(shard)
         inside = ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "right")]
         tokens = self._cache.shards.tokens(shard)[start:stop] if stop > start else np.zeros(0, self._cache.shards.dtype)
-        return KnownTokens(tokens, inside - start, Counter(members[number].noticed))
+        return KnownTokens(tokens, inside - start, Counter(parts[number].noticed))
 
     def retire(self) -> list[str]:
-        """What only the version before needed is kept for whoever still uses it; what was kept so far can go."""
+        """Keep what only the previous version needed, in case it is in use; return the shards that can go."""
         if self._old is None:
             return []
         current = self._cache.unique_shards()

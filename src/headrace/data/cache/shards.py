@@ -15,12 +15,10 @@ import contextlib
 import os
 import re
 import threading
-import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +29,6 @@ from headrace.files import (
     block_checksums,
     read_checked_json,
     refuse_links,
-    write_checked_json,
     writing_failed,
 )
 from headrace.locks import Scratch, sweep
@@ -42,11 +39,11 @@ KEY = re.compile(r"[0-9a-f]{40}")
 
 
 class DamagedShardError(CacheError):
-    """A shard is not what was written."""
+    """A shard that is not what was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class MemberInfo:
+class PartInfo:
     """One file's part of a shard."""
 
     name: str
@@ -61,7 +58,7 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """What the manifest knows of a shard."""
+    """A shard as the manifest lists it."""
 
     key: str
     num_tokens: int
@@ -71,11 +68,12 @@ class ShardInfo:
     end_checksums: tuple[int, ...]
 
     def to_json(self) -> list[Any]:
+        """Return the shard as files list it."""
         return [self.key, self.num_tokens, self.num_documents, self.token_checksums, self.end_checksums]
 
     @classmethod
     def from_json(cls, value: list[Any]) -> ShardInfo:
-        """Check what a file says of a shard: its key becomes the name of files, and its counts their sizes."""
+        """Read what a file says of a shard, checked: its key becomes the name of files, and its counts their sizes."""
         key, num_tokens, num_documents, token_checksums, end_checksums = value
         check_key(key)
         if not all(type(count) is int and count >= 0 for count in (num_tokens, num_documents)):
@@ -115,35 +113,26 @@ class ShardFolder:
             raise writing_failed(self.path, problem) from None
 
     def find(self, key: str) -> tuple[ShardInfo, Counter[str]] | None:
-        """A sealed shard and what was noticed when it was made, if its files are all there in full."""
+        """Return a sealed shard and what was noticed when it was made, if its files are all there in full."""
         try:
             seal = read_checked_json(self.path / f"{key}.json")
             info = ShardInfo.from_json(seal["shard"])
             sizes = (os.path.getsize(self._tokens(key)), os.path.getsize(self._ends(key)))
             noticed: Counter[str] = Counter()
-            for member in seal["members"]:
-                noticed.update(MemberInfo(*member).noticed)
+            for part in seal["members"]:
+                noticed.update(PartInfo(*part).noticed)
         except (CacheError, OSError, KeyError, TypeError, ValueError):
             return None  # missing or damaged: it will be written again
         if info.key != key or sizes != (info.num_tokens * self.dtype.itemsize, info.num_documents * 8):
             return None
         return info, noticed
 
-    def members(self, key: str) -> list[MemberInfo]:
-        """The files that a shard was made from."""
-        return [MemberInfo(*member) for member in read_checked_json(self.path / f"{key}.json")["members"]]
-
-    @contextlib.contextmanager
-    def writer(self, key: str) -> Iterator[ShardWriter]:
-        """Write a shard to temporary files; `seal` makes it one, anything else throws it away."""
-        writer = ShardWriter(self, key)
-        try:
-            yield writer
-        finally:
-            writer.discard()
+    def parts(self, key: str) -> list[PartInfo]:
+        """Return the files that a shard was made from, with their shares of it."""
+        return [PartInfo(*part) for part in read_checked_json(self.path / f"{key}.json")["members"]]
 
     def tokens(self, info: ShardInfo) -> TokenArray:
-        """The tokens of a shard, mapped read-only; checked against their checksums the first time."""
+        """Return the tokens of a shard, mapped read-only; checked against their checksums the first time."""
         with self._lock:
             array = self._mapped.get(info.key)
             if array is not None:
@@ -158,7 +147,7 @@ class ShardFolder:
         return array
 
     def ends(self, info: ShardInfo) -> npt.NDArray[np.int64]:
-        """Where the documents of a shard end, as token offsets within it."""
+        """Return where the documents of a shard end, as token offsets within it."""
         if info.num_documents == 0:
             return np.zeros(0, dtype=np.int64)
         ends = self._map_checked(info, ".ends").astype(np.int64)
@@ -167,7 +156,7 @@ class ShardFolder:
         return ends
 
     def verify(self, info: ShardInfo) -> list[str]:
-        """Every damage of a shard, in words."""
+        """Return every damage of a shard, in words."""
         self._checked.discard(info.key)
         problems = []
         for suffix, count in ((".tokens", info.num_tokens), (".ends", info.num_documents)):
@@ -180,6 +169,7 @@ class ShardFolder:
         return problems
 
     def remove(self, key: str) -> None:
+        """Delete a shard, its seal first."""
         for path in (self.path / f"{key}.json", self._tokens(key), self._ends(key)):
             path.unlink(missing_ok=True)
 
@@ -199,7 +189,7 @@ class ShardFolder:
         return array
 
     def scratch(self) -> Scratch:
-        """A folder for what is being written, on the disk of the cache."""
+        """Return a folder for what is being written, on the disk of the cache."""
         try:
             self._temporary.mkdir(exist_ok=True)  # a copied cache may lack an empty folder
             return Scratch(self._temporary)
@@ -211,85 +201,6 @@ class ShardFolder:
 
     def _ends(self, key: str) -> Path:
         return self.path / f"{key}.ends"
-
-
-class ShardWriter:
-    """A shard on its way to the disk."""
-
-    def __init__(self, folder: ShardFolder, key: str) -> None:
-        self._folder = folder
-        self._key = key
-        self._scratch = folder.scratch()
-        self._paths = (self._scratch.path / "tokens", self._scratch.path / "ends")
-        try:
-            self._tokens = _ChecksummedFile(self._paths[0])
-            self._ends = _ChecksummedFile(self._paths[1])
-        except OSError as problem:
-            self._scratch.close()
-            raise writing_failed(self._paths[0], problem) from None
-        self.num_tokens = 0
-        self.num_documents = 0
-
-    def add(self, tokens: TokenArray, ends: npt.NDArray[np.int64]) -> None:
-        """Append tokens; `ends` are offsets within these."""
-        try:
-            self._tokens.write(tokens)
-            self._ends.write((ends + self.num_tokens).astype("<u8"))
-        except OSError as problem:
-            raise writing_failed(self._folder.path / self._key, problem) from None
-        self.num_tokens += len(tokens)
-        self.num_documents += len(ends)
-
-    def seal(self, members: list[MemberInfo]) -> ShardInfo:
-        """fsync, move into place, and write the seal last."""
-        try:
-            checksums = (self._tokens.finish(), self._ends.finish())
-            for temporary, suffix in zip(self._paths, (".tokens", ".ends"), strict=True):
-                os.replace(temporary, self._folder.path / f"{self._key}{suffix}")
-        except OSError as problem:
-            raise writing_failed(self._folder.path / self._key, problem) from None
-        info = ShardInfo(self._key, self.num_tokens, self.num_documents, *checksums)
-        rows = [[m.name, m.digest, m.num_documents, m.num_tokens, m.is_open, m.noticed] for m in members]
-        seal = {"shard": info.to_json(), "members": rows}
-        write_checked_json(self._folder.path / f"{self._key}.json", seal, self._scratch.path / "seal")
-        return info
-
-    def discard(self) -> None:
-        """Remove what has not been sealed."""
-        self._tokens.close()
-        self._ends.close()
-        self._scratch.close()
-
-
-class _ChecksummedFile:
-    """A file whose checksum of every MiB is known when it is written."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - lives as long as the writer
-        self._checksums: list[int] = []
-        self._room = 0
-
-    def write(self, array: npt.NDArray[Any]) -> None:
-        data = np.ascontiguousarray(array).view(np.uint8).data
-        while data:
-            if self._room == 0:
-                self._checksums.append(0)
-                self._room = CHECKSUM_BLOCK_BYTES
-            block = data[: self._room]
-            self._checksums[-1] = zlib.crc32(block, self._checksums[-1])
-            self._file.write(block)
-            self._room -= len(block)
-            data = data[len(block) :]
-
-    def finish(self) -> tuple[int, ...]:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return tuple(self._checksums)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the buffer cannot be flushed, and need not be
-            self._file.close()
 
 
 def _map(path: Path, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:

@@ -8,41 +8,27 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from headrace.data.corpus.documents import BOUNDARY_WINDOW_BYTES, Stretch, find_boundary
-from headrace.data.corpus.planned_files import Member, check_unchanged, make_member, open_planned
-from headrace.data.corpus.segments import SEGMENT_BYTES
+from headrace.data.corpus.chunks import FilePart
+from headrace.data.corpus.expansion import check_expansion
+from headrace.data.corpus.formats.format import TextFormat, TextRange
+from headrace.data.corpus.planned_files import check_unchanged, open_planned
+from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
-
-BOMB_FREE_BYTES = 64 << 20
-
-
-def expansion_limit(source: Source, file: SourceFile) -> int:
-    """Return how much text a compressed file may hold."""
-    return max(BOMB_FREE_BYTES, source.max_expansion * file.size)
-
-
-def check_expansion(source: Source, file: SourceFile, nbytes: int) -> None:
-    """Refuse a file whose text turns out larger than it may be."""
-    limit = expansion_limit(source, file)
-    if nbytes > limit:
-        raise CorpusError(
-            f"{file.path}: expands to more than {limit >> 20:,} MiB, over {source.max_expansion} times its size: a"
-            " decompression bomb? If it is meant to, raise the limit: data.max_expansion=FACTOR"
-        )
 
 
 class CompressedFile:
     """A compressed text file, read front to back in chunks that end on boundaries near multiples of 8 MiB."""
 
-    def __init__(self, source: Source, file: SourceFile) -> None:
+    def __init__(self, source: Source, file: SourceFile, format: TextFormat) -> None:
         self._source = source
         self._file = file
+        self._format = format
         self._raw = open_planned(file)
-        self._stream = _decompressed(file, self._raw)
+        self._stream = _DECOMPRESSORS[file.compression](self._raw)
         self._pending = b""
         self._position = 0
         self._line = 1
@@ -60,28 +46,23 @@ class CompressedFile:
         self._stream.close()
         self._raw.close()
 
-    def members(self, until: int | None) -> Iterator[tuple[Member, int]]:
-        """Chunks up to number `until` (None: to the end of the file), each with its size."""
+    def parts(self, until: int | None) -> Iterator[FilePart]:
+        """Yield the chunks up to number `until` (None: to the end of the file)."""
         while (until is None or self.num_chunks < until) and not (self._at_end and not self._pending):
             offset, line, is_continuation = self._position, self._line, self._is_open
             raw, ends_document = self._next_raw()
             if not raw:
                 break
             self._is_open = not ends_document
-            stretch = Stretch(
-                raw,
-                self._file.path,
-                self._file.format,
-                offset,
-                is_continuation,
-                self._is_open,
-                functools.partial(int, line),
-            )
-            yield make_member(self._source, self._file, stretch), len(raw)
+            first_line = functools.partial(int, line)
+            text = TextRange(raw, self._file.path, offset, is_continuation, self._is_open, first_line)
+            yield self._format.part(self._source, self._file, text)
 
     def _next_raw(self) -> tuple[bytes, bool]:
-        target = max((self.num_chunks + 1) * SEGMENT_BYTES - self._position, 1)
-        reach = target + BOUNDARY_WINDOW_BYTES
+        """Return the bytes of the next chunk, and whether a document ends with them."""
+        scale = current_scale()
+        target = max((self.num_chunks + 1) * scale.segment_bytes - self._position, 1)
+        reach = target + scale.boundary_window_bytes
         found = None
         while found is None:
             self._fill(reach)
@@ -89,7 +70,7 @@ class CompressedFile:
                 found = (len(self._pending), True)
                 break
             try:
-                found = find_boundary(self._source, self._file.format == "jsonl", self._pending, target, self._at_end)
+                found = self._format.find_boundary(self._source, self._pending, target, self._at_end)
             except CorpusError as problem:
                 line = self._line + self._pending.count(b"\n", 0, target)
                 raise CorpusError(f"{self._file.path}:{line}: {problem}.") from None
@@ -102,6 +83,7 @@ class CompressedFile:
         return raw, is_hard
 
     def _fill(self, nbytes: int) -> None:
+        """Decompress until this many bytes are pending, or the file ends."""
         parts = [self._pending]
         have = len(self._pending)
         while have < nbytes and not self._at_end:
@@ -124,14 +106,16 @@ class CompressedFile:
             ) from None
 
 
-def _decompressed(file: SourceFile, raw: BinaryIO) -> BinaryIO | io.BufferedIOBase:
-    if file.compression == ".gz":
-        return gzip.GzipFile(fileobj=raw, mode="rb")
-    if file.compression == ".bz2":
-        return bz2.BZ2File(raw)
-    if file.compression == ".xz":
-        return lzma.LZMAFile(raw)
+def _zstandard(raw: BinaryIO) -> BinaryIO:
+    """Decompress with pyarrow, which notices a truncated file; python-zstandard's reader ends it in silence."""
     import pyarrow as pa
 
-    # pyarrow notices a truncated zstd file; python-zstandard's reader ends it in silence.
     return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")  # type: ignore[no-any-return]
+
+
+_DECOMPRESSORS: dict[str, Callable[[BinaryIO], BinaryIO | io.BufferedIOBase]] = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw, mode="rb"),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _zstandard,
+}

@@ -8,7 +8,7 @@ this field (GPT-2's pattern and its descendants) break in any case, whatever sta
 
 Where there is no such place for 64 KiB (one endless "word"), the cut is made at a fixed distance, between two UTF-8
 characters. Either way a cut is a function of the document's bytes alone, so tokens never depend on how the bytes were
-read. `docs/design/tokens.md` has the argument; `tests/data/test_cuts.py` tries to refute it.
+read. `docs/design/tokens.md` has the argument; `tests/data/corpus/test_cuts.py` tries to refute it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def last_safe_cut(data: bytes, start: int, stop: int) -> int | None:
 
 
 def character_start(data: bytes, position: int) -> int:
-    """The nearest position at or before this one that does not split a UTF-8 character."""
+    """Return the nearest position at or before this one that does not split a UTF-8 character."""
     for back in range(4):
         if position - back <= 0 or position - back >= len(data) or data[position - back] & 0xC0 != 0x80:
             return position - back

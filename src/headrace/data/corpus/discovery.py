@@ -1,4 +1,4 @@
-"""Which files make up a source: paths, folders and globs become a sorted stream of readable files.
+"""The files of a source: paths, folders and globs become a sorted stream of readable files.
 
 Folders that headrace wrote itself (token caches, run directories) are not text, wherever they lie. Links to folders are
 followed, unless what they lead to is read in any case.
@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from headrace.data.corpus.sources import Source, SourceFile, is_readable
+from headrace.data.corpus.formats.registry import is_readable, shown_formats
+from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
 
 # Folders of the standard library that are not the library: installed packages, caches, and tests, which hold files
@@ -85,8 +86,7 @@ def _expand(path: str, skipped: Counter[str]) -> Iterator[tuple[str, int]]:
             found = True
             yield name, len(os.path.join(path, ""))
         if not found:
-            kinds = ".txt, .md, source code, .jsonl, .parquet, and .gz/.zst/.bz2/.xz of the text ones"
-            raise CorpusError(f"{path}: nothing readable in this folder. headrace reads {kinds}.")
+            raise CorpusError(f"{path}: nothing readable in this folder. headrace reads {shown_formats()}.")
     elif os.path.exists(path):
         yield path, len(os.path.dirname(path)) + 1 if os.path.dirname(path) else 0
     elif glob.has_magic(path):

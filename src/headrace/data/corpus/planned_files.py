@@ -1,45 +1,18 @@
-"""Files of a corpus, which must still be what they were when it was planned, and their parts."""
+"""Files of a corpus, opened only if they are still what they were when the corpus was planned."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import BinaryIO
 
-from headrace.data.corpus.documents import Stretch, split_stretch
-from headrace.data.corpus.sources import Source, SourceFile
+from headrace.data.corpus.sources import SourceFile
 from headrace.errors import CorpusError
 
 
-@dataclass(frozen=True)
-class Member:
-    """A file's part of a chunk. Its documents are split off when they are asked for."""
-
-    name: str
-    digest: str
-    """Hash of the raw bytes and of the way they are read."""
-    is_open: bool
-    """Whether its last document goes on in the next chunk."""
-    documents: Callable[[Counter[str]], Iterator[list[bytes]]]
-    """The documents, some at a time; what is noticed on the way is counted."""
-
-
-def make_member(source: Source, file: SourceFile, stretch: Stretch) -> Member:
-    """Of a stretch of a text file."""
-    how = f"{source.reading_hash} {stretch.format} {stretch.is_continuation} {stretch.is_open}"
-    content = hashlib.blake2b(how.encode(), digest_size=20)
-    content.update(stretch.raw)
-    split = functools.partial(split_stretch, source, stretch)
-    return Member(file.name, content.hexdigest(), stretch.is_open, split)
-
-
 def open_planned(file: SourceFile) -> BinaryIO:
-    """A file that must be the one that was planned; the caller closes it."""
+    """Open a file that must be the one that was planned; the caller closes it."""
     try:
         handle = open(file.path, "rb", buffering=0)  # noqa: SIM115 - whole blocks are read
     except FileNotFoundError:
@@ -66,7 +39,7 @@ def unchanged(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def check_unchanged(file: SourceFile, handle: BinaryIO) -> None:
-    """An open file must still be the one that was planned."""
+    """Refuse an open file that is no longer the one that was planned."""
     status = os.fstat(handle.fileno())
     if not file.is_as(status):
         grown = f" ({file.size:,} → {status.st_size:,} bytes)" if status.st_size != file.size else ""

@@ -1,4 +1,4 @@
-"""The plan of a corpus: segments of about 8 MiB, known from file sizes alone, before anything is read.
+"""Segments: a corpus laid out in units of about 8 MiB, known from file sizes alone, before anything is read.
 
 A segment is what order permutes and what workers take from the list of work. A large text file is many segments, cut on
 document boundaries where possible; a compressed file is as many as its size suggests, read front to back; a parquet
@@ -10,23 +10,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
 from headrace.data.corpus.discovery import iterate_files
+from headrace.data.corpus.formats.format import expected_bytes
+from headrace.data.corpus.formats.registry import format_of
+from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
 from headrace.files import digest
 
-SEGMENT_BYTES = 8 << 20
-GROUP_BYTES = 4 << 20
-GROUP_MINIMUM_BYTES = 1 << 20
-ASSUMED_EXPANSION = 4
 
-Kind = Literal["files", "range", "stream", "rows"]
+class Kind(StrEnum):
+    """How the text of a segment lies in files. Manifests and the order of batches depend on the names."""
+
+    GROUP = "files"
+    """Several small files."""
+    RANGE = "range"
+    """A range of bytes of a text file."""
+    STREAM = "stream"
+    """A range of the text of a compressed file, which can only be read front to back."""
+    ROWS = "rows"
+    """Records of a file that knows where they lie."""
 
 
 class FileList(Sequence[SourceFile]):
@@ -60,7 +68,7 @@ class Segment:
     ordinal: int
     """Which part of its file this is."""
     nbytes: int
-    """Raw bytes, as far as they can be told without reading."""
+    """Raw bytes, as far as they can be estimated without reading."""
     fingerprint: str
     """Changes whenever one of its files may have changed."""
     begin: int = 0
@@ -71,6 +79,27 @@ class Segment:
     root_length: int = 0
     """How much of the path is where the corpus lies."""
     files: Sequence[SourceFile] = ()
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it holds several files, which are named in its shards."""
+        return self.kind == Kind.GROUP
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether its text can only be reached through the segments of the file before it."""
+        return self.kind == Kind.STREAM
+
+    @property
+    def needs_previous(self) -> bool:
+        """Whether the segment before it must be read first."""
+        return self.is_sequential and self.ordinal > 0
+
+    def beginning(self, nbytes: int) -> Segment:
+        """Return the first bytes of a segment as a segment, where only these can be read; else all of it."""
+        if self.kind == Kind.RANGE and self.end - self.begin > nbytes:
+            return replace(self, end=self.begin + nbytes, is_last=False)
+        return self
 
 
 def plan_segments(sources: Sequence[Source], skipped: Counter[str] | None = None) -> list[Segment]:
@@ -85,8 +114,8 @@ def plan_segments(sources: Sequence[Source], skipped: Counter[str] | None = None
         group: list[SourceFile] = []
         group_bytes = 0
         for file in iterate_files(source, skipped):
-            expected = file.size * (ASSUMED_EXPANSION if file.compression else 1)
-            if file.format == "parquet" or expected >= SEGMENT_BYTES:
+            expected = expected_bytes(file)
+            if not format_of(file.path).is_text or expected >= current_scale().segment_bytes:
                 if group:
                     segments.append(_group_segment(index, source, group, group_bytes))
                     group, group_bytes = [], 0
@@ -108,36 +137,36 @@ def plan_segments(sources: Sequence[Source], skipped: Counter[str] | None = None
 
 
 def share_of_segments(segments: Sequence[Segment], number: int, num_shares: int) -> set[int]:
-    """The segments of one of so many builders, spread over the corpus; a compressed file is read by one of them."""
+    """Return the segments of one of several builders, spread over the corpus; a compressed file goes to one of them."""
     share: set[int] = set()
     num_units = 0
     for index, segment in enumerate(segments):
-        if segment.kind != "stream" or segment.ordinal == 0:
-            num_units += 1
+        num_units += not segment.needs_previous
         if (num_units - 1) % num_shares == number:
             share.add(index)
     return share
 
 
 def corpus_hash(segments: Sequence[Segment]) -> str:
-    """Identifies what order depends on: the segments and their sizes, but not where on the disk they lie."""
+    """Hash what order depends on: the segments and their sizes, but not where on the disk they lie."""
     shape = ";".join(f"{s.source},{s.kind},{s.ordinal},{s.nbytes}" for s in segments)
     return digest("corpus-1", shape)[:16]
 
 
 def _group_ends(name: str, size: int, group_bytes: int) -> bool:
-    """Content-defined: a file ends its group with a chance in proportion to its size, drawn from its name."""
-    if group_bytes < GROUP_MINIMUM_BYTES:
+    """Draw whether a file ends its group, with a chance in proportion to its size, from its name alone."""
+    scale = current_scale()
+    if group_bytes < scale.group_minimum_bytes:
         return False
     chance = int(digest("group-end", name)[:8], 16) / 2**32
-    return group_bytes >= SEGMENT_BYTES or chance < size / GROUP_BYTES
+    return group_bytes >= scale.segment_bytes or chance < size / scale.group_bytes
 
 
 def _group_segment(index: int, source: Source, files: list[SourceFile], nbytes: int) -> Segment:
     fingerprint = digest(source.reading_hash, *(file.fingerprint for file in files))
     return Segment(
         index,
-        "files",
+        Kind.GROUP,
         files[0].path,
         0,
         nbytes,
@@ -149,33 +178,22 @@ def _group_segment(index: int, source: Source, files: list[SourceFile], nbytes: 
 
 
 def _file_segments(index: int, source: Source, file: SourceFile) -> Iterator[Segment]:
-    kind: Kind = "rows" if file.format == "parquet" else "stream" if file.compression else "range"
-    pieces = _row_group_pieces(source, file) if kind == "rows" else _byte_pieces(file)
-    for ordinal, (begin, end, nbytes) in enumerate(pieces):
-        # The number after the kind is the version of `find_boundary`: other cuts are other segments.
-        fingerprint = digest(source.reading_hash, file.fingerprint, f"{kind} 2", f"{begin}-{end}")
-        is_last = ordinal == len(pieces) - 1
+    format = format_of(file.path)
+    kind = Kind.ROWS if not format.is_text else Kind.STREAM if file.compression else Kind.RANGE
+    pieces = format.divide(source, file)
+    for ordinal, piece in enumerate(pieces):
+        # The number after the kind is the version of the boundaries: other cuts are other segments.
+        fingerprint = digest(source.reading_hash, file.fingerprint, f"{kind} 2", f"{piece.begin}-{piece.end}")
         yield Segment(
-            index, kind, file.path, ordinal, nbytes, fingerprint, begin, end, is_last, 1, file.root_length, (file,)
+            index,
+            kind,
+            file.path,
+            ordinal,
+            piece.nbytes,
+            fingerprint,
+            piece.begin,
+            piece.end,
+            is_last=ordinal == len(pieces) - 1,
+            root_length=file.root_length,
+            files=(file,),
         )
-
-
-def _byte_pieces(file: SourceFile) -> list[tuple[int, int, int]]:
-    total = file.size * (ASSUMED_EXPANSION if file.compression else 1)
-    count = max(1, round(total / SEGMENT_BYTES))
-    bounds = [number * SEGMENT_BYTES for number in range(count)] + [total]
-    return [(begin, end, end - begin) for begin, end in pairwise(bounds)]
-
-
-def _row_group_pieces(source: Source, file: SourceFile) -> list[tuple[int, int, int]]:
-    from headrace.data.corpus.formats.parquet import row_group_bytes
-
-    pieces: list[tuple[int, int, int]] = []
-    begin = nbytes = 0
-    sizes = row_group_bytes(file.path, source.text_field)
-    for number, size in enumerate(sizes, start=1):
-        nbytes += size
-        if nbytes >= SEGMENT_BYTES or number == len(sizes):
-            pieces.append((begin, number, nbytes))
-            begin, nbytes = number, 0
-    return pieces

@@ -1,4 +1,4 @@
-"""Files that are not text, told by how they begin, with what to do about each."""
+"""Files that are not text, recognised by how they begin, with what to do about each."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ def _utf16(beginning: bytes) -> str:
 
 
 def looks_like_latin1(raw: bytes, mended: str) -> bool:
-    """Tell whether bytes that are not UTF-8 look like Latin-1 or Windows-1252: no character beyond ASCII is UTF-8."""
+    """Check whether bytes that are not UTF-8 look like Latin-1 or Windows-1252: no character beyond ASCII is UTF-8."""
     return b"\0" not in raw and all(character == "\ufffd" or character.isascii() for character in set(mended))

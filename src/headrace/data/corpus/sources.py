@@ -1,4 +1,4 @@
-"""What a corpus is made of: sources, as users name them, and the files of a source."""
+"""Sources, as users name them, and the files that they are made of."""
 
 from __future__ import annotations
 
@@ -8,38 +8,53 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from headrace.errors import UsageError
 from headrace.files import digest
 
-TEXT_SUFFIXES = frozenset(
-    f".{name}"
-    for line in (
-        "txt text md markdown rst tex org adoc log csv tsv srt html htm xml json yaml yml toml ini cfg",
-        "py pyi ipynb c h cc cpp cxx hpp hh cu cuh m mm java kt scala go rs swift zig js mjs ts jsx tsx vue css scss",
-        "rb php pl pm lua r jl hs ml mli fs ex exs erl clj lisp el sh bash zsh ps1 sql proto cmake mk gradle asm s v",
-        "vhd nim dart cs vb f90 f pas tcl awk vim",
-    )
-    for name in line.split()
-)
-JSONL_SUFFIXES = frozenset([".jsonl", ".ndjson"])
-PARQUET_SUFFIXES = frozenset([".parquet"])
-COMPRESSED_SUFFIXES = frozenset([".gz", ".zst", ".bz2", ".xz"])
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
-Format = Literal["text", "jsonl", "parquet"]
+DocumentKind = Literal["file", "line", "paragraph", "delimiter"]
+InvalidUtf8 = Literal["replace", "refuse"]
+MalformedLines = Literal["refuse", "skip"]
 
 
-class Source(BaseModel):
+class SourceOptions(BaseModel):
+    """How the files of a source are read. The `data` section has the same options, for sources without their own."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    document: DocumentKind = "file"
+    """What one document is in a text file (.jsonl: each line is one; .parquet: each row)."""
+    delimiter: str = ""
+    """The text between documents, with document=delimiter."""
+    text_field: str = "text"
+    """The .jsonl key or .parquet column that holds the text."""
+    invalid_utf8: InvalidUtf8 = "replace"
+    """Bytes that are not UTF-8: replace them by U+FFFD and count them, or refuse the file."""
+    malformed_lines: MalformedLines = "refuse"
+    """Lines of .jsonl that are not an object with the text field: refuse the file, or skip and count them."""
+    max_expansion: int = Field(default=100, ge=1)
+    """A compressed file that expands beyond this factor (and 64 MiB) is refused as a decompression bomb."""
+
+    @model_validator(mode="after")
+    def _check_delimiter(self) -> Self:
+        if (self.document == "delimiter") != bool(self.delimiter):
+            raise ValueError("data.document=delimiter and data.delimiter=TEXT go together")
+        return self
+
+
+class Source(SourceOptions):
     """One corpus, or one part of a mixture.
 
     >>> Source(path="corpus/*.jsonl.zst", weight=0.7, text_field="content")  # doctest: +ELLIPSIS
     Source(...)
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     path: str | tuple[str, ...]
     """A file, a folder, a glob, or several of them."""
@@ -47,23 +62,9 @@ class Source(BaseModel):
     """What reports call this source; by default its path."""
     weight: float | None = Field(default=None, gt=0)
     """Share of the mixture. Give every source one, or none: without weights all sources are one corpus."""
-    document: Literal["file", "line", "paragraph", "delimiter"] = "file"
-    """What one document is in a text file (.jsonl: each line is one; .parquet: each row)."""
-    delimiter: str = ""
-    """With `document: delimiter`: the text between documents."""
-    text_field: str = "text"
-    """The key (.jsonl) or column (.parquet) that holds the text."""
-    invalid_utf8: Literal["replace", "refuse"] = "replace"
-    """Bytes that are not UTF-8: replace them by U+FFFD and count them, or stop at the first."""
-    malformed_lines: Literal["refuse", "skip"] = "refuse"
-    """.jsonl lines that are not an object with the text field: stop at the first, or skip and count them."""
-    max_expansion: int = Field(default=100, ge=1)
-    """A compressed file that expands beyond this factor (and 64 MiB) is refused as a decompression bomb."""
 
     @model_validator(mode="after")
-    def _check(self) -> Source:
-        if (self.document == "delimiter") != bool(self.delimiter):
-            raise ValueError("data.document=delimiter and data.delimiter=TEXT go together")
+    def _check_path(self) -> Self:
         if not self.paths:
             raise ValueError("names no file, folder or glob")
         return self
@@ -79,7 +80,7 @@ class Source(BaseModel):
 
     @functools.cached_property
     def reading_hash(self) -> str:
-        """Identifies how bytes become documents; part of what a cached token depends on."""
+        """Hash of how bytes become documents: part of what a cached token depends on."""
         options = self.model_dump(include={"document", "delimiter", "text_field", "invalid_utf8", "malformed_lines"})
         version = "reading-1" if self.document in ("file", "line") else "reading-2"
         return digest(version, repr(sorted(options.items())))
@@ -107,25 +108,18 @@ class SourceFile:
         return self.path[: self.root_length]
 
     @property
-    def format(self) -> Format:
-        suffix = _suffix(self.path, strip_compression=True)
-        if suffix in JSONL_SUFFIXES:
-            return "jsonl"
-        return "parquet" if suffix in PARQUET_SUFFIXES else "text"
-
-    @property
     def compression(self) -> str:
         """ ".gz", ".zst", ".bz2", ".xz", or "" for none."""
-        suffix = _suffix(self.path)
+        suffix = suffix_of(self.path)
         return suffix if suffix in COMPRESSED_SUFFIXES else ""
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever the file may have: the change time moves on every write, also when mtime is put back."""
+        """Text that changes when the file may have: its change time moves on every write, even if mtime is put back."""
         return f"{self.path}|{self.size}|{self.mtime_ns}|{self.ctime_ns}|{self.inode}"
 
     def is_as(self, status: os.stat_result) -> bool:
-        """Tell whether a file is still what it was."""
+        """Check whether a file is still what it was."""
         return (self.size, self.mtime_ns, self.ctime_ns, self.inode) == (
             status.st_size,
             status.st_mtime_ns,
@@ -187,28 +181,21 @@ def _source_from_dict(fields: dict[str, object]) -> Source:
     except ValidationError as problem:
         first = problem.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "source"
-        known = ", ".join(Source.model_fields)
+        known = ", ".join((*Source.__annotations__, *SourceOptions.model_fields))
         raise UsageError(f"source {fields!r}: {key}: {first['msg']} (fields of a source: {known})") from None
 
 
 def standard_library() -> Source:
-    """The zero-download corpus: the Python standard library's own source and texts on this disk."""
+    """Return the zero-download corpus: the Python standard library's own source and texts on this disk."""
     root = sysconfig.get_paths()["stdlib"]
     return Source(path=root, name=f"Python {sys.version_info.major}.{sys.version_info.minor} standard library")
 
 
-def is_readable(name: str) -> bool:
-    """Tell whether a file's suffix is one of those that headrace looks for in a folder."""
-    suffix = _suffix(name, strip_compression=True)
-    if suffix in PARQUET_SUFFIXES:
-        return _suffix(name) in PARQUET_SUFFIXES
-    return suffix in TEXT_SUFFIXES or suffix in JSONL_SUFFIXES
-
-
-def _suffix(name: str, strip_compression: bool = False) -> str:
+def suffix_of(name: str, strip_compression: bool = False) -> str:
+    """Return the last suffix of a file's name in lower case, if asked the one before a suffix of compression."""
     # Not os.path.splitext, which takes three times as long: this is asked several times of each of a million files.
     stem, _, last = name.rpartition(".")
     suffix = f".{last.lower()}"
     if not stem or stem.endswith("/") or "/" in last:
         return ""
-    return _suffix(stem) if strip_compression and suffix in COMPRESSED_SUFFIXES else suffix
+    return suffix_of(stem) if strip_compression and suffix in COMPRESSED_SUFFIXES else suffix

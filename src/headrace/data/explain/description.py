@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.explain.statistics import chunking_statistics
+from headrace.data.order.packing import PackingName
 
 
-def describe(
-    cache: Cache, sequence_length: int = 256, packing: Literal["stream", "document"] = "stream"
-) -> dict[str, Any]:
-    """Counts, sizes, sources, and chunking statistics at a sequence length."""
+def describe(cache: Cache, sequence_length: int = 256, packing: PackingName = "stream") -> dict[str, Any]:
+    """Return counts, sizes, sources, and chunking statistics at a sequence length."""
     size = cache.tokenizer.dtype.itemsize
     stored = sum(shard.num_tokens * size + shard.num_documents * 8 for shard in cache.unique_shards().values())
     sources = []

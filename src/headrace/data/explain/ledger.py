@@ -57,7 +57,7 @@ def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows
 
 
 def _skipped_tokens(stream: Stream, limit: int) -> int:
-    """Inputs of skipped documents among the first `limit` positions of a pass."""
+    """Count the inputs of skipped documents among the first `limit` positions of a pass."""
     if not stream.skipped:
         return 0
     total = 0

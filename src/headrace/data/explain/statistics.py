@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from headrace.data.cache.manifest import Cache
-from headrace.data.order.packing import pack_documents
+from headrace.data.cache.cache import Cache
+from headrace.data.order.packing import PackingName, pack_documents
 from headrace.data.order.split import document_bounds
 
 
@@ -32,7 +31,7 @@ class Statistics:
     fill_percent: float
 
 
-def chunking_statistics(cache: Cache, sequence_length: int, packing: Literal["stream", "document"]) -> Statistics:
+def chunking_statistics(cache: Cache, sequence_length: int, packing: PackingName) -> Statistics:
     """Count, one segment at a time, in corpus order: memory does not grow with the corpus."""
     documents = split = rows = slots_filled = 0
     shortest, longest = 0, 0

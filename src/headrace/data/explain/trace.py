@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.order.stream import Extent
 from headrace.errors import UsageError
 
@@ -38,14 +38,14 @@ class RowTrace:
 
 
 class Tracer:
-    """Finds documents by token, and by name. Keeps what it has looked up."""
+    """An index of documents by token and by name, which keeps what it has looked up."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._segments: dict[int, _SegmentDocuments] = {}
 
     def row(self, row: int, extents: list[Extent]) -> RowTrace:
-        """The documents behind the extents of a row."""
+        """Return the documents behind the extents of a row."""
         spans = []
         for extent in extents:
             documents = self._documents(extent.segment)
@@ -62,13 +62,13 @@ class Tracer:
         return RowTrace(row, spans)
 
     def find(self, name: str) -> tuple[int, int, int]:
-        """The segment and the tokens [start, stop) of a document, by its name."""
+        """Return the segment and the tokens [start, stop) of a document, by its name."""
         file, _, numbers = name.rpartition("#")
         ordinal, _, document = numbers.partition(".")
         if not file or not ordinal.isdigit() or not document.isdigit():
             raise UsageError(f"{name!r} does not name a document; names look like corpus/a.txt#0.3")
         for index, segment in enumerate(self._cache.segments):
-            may_hold = segment.kind == "files" or segment.path == file
+            may_hold = segment.is_group or segment.path == file
             if segment.ordinal == int(ordinal) and may_hold:
                 found = self._documents(index).find(file, int(document))
                 if found is not None:
@@ -92,12 +92,12 @@ class _SegmentDocuments:
         root = segment.path[: segment.root_length]
         self._files: list[str] = []
         counts: list[int] = []
-        members = cache.members(index)
-        for place, member in enumerate(members):
+        parts = cache.parts(index)
+        for place, part in enumerate(parts):
             # Equal text shares a shard, so outside groups the shard does not know whose text it is.
-            file = root + member.name if segment.kind == "files" else segment.path
+            file = root + part.name if segment.is_group else segment.path
             # Documents are counted where they end; what goes on beyond the segment is named here too.
-            count = member.num_documents + (member.is_open and place == len(members) - 1)
+            count = part.num_documents + (part.is_open and place == len(parts) - 1)
             if self._files and self._files[-1] == file:
                 counts[-1] += count
             else:
@@ -106,14 +106,14 @@ class _SegmentDocuments:
         self._stops = np.cumsum(counts)
 
     def name(self, number: int) -> tuple[str, str]:
-        """File and full name of the document with a number in this segment."""
+        """Return the file and the full name of the document with a number in this segment."""
         owner = int(np.searchsorted(self._stops, number, side="right"))
         before = int(self._stops[owner - 1]) if owner else 0
         file = self._files[owner]
         return file, f"{file}#{self._ordinal}.{number - before}"
 
     def find(self, file: str, number: int) -> tuple[int, int] | None:
-        """The tokens of a file's document."""
+        """Return the tokens [start, stop) of a file's document; None: there is none of that number."""
         if file not in self._files:
             return None
         owner = self._files.index(file)

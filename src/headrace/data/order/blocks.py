@@ -14,8 +14,6 @@ import numpy.typing as npt
 from headrace.data.corpus.segments import Segment
 from headrace.data.order.permutation import make_key, permute
 
-FIRST_BLOCK_BYTES = 64 << 20
-
 SegmentIds = npt.NDArray[np.int64]
 
 
@@ -28,7 +26,7 @@ def epoch_blocks(
     first_block_bytes: int,
     largest_block_bytes: int,
 ) -> list[SegmentIds]:
-    """The blocks of one pass over the chosen segments: a pure function of the arguments."""
+    """Return the blocks of one pass over the chosen segments: a pure function of the arguments."""
     units = _units(segments, chosen, epoch)
     if shuffle:
         places = permute(np.arange(len(units)), len(units), make_key("segments", seed, epoch))
@@ -68,12 +66,12 @@ def _without_sliver(blocks: list[SegmentIds], segments: Sequence[Segment]) -> li
 
 
 def _units(segments: Sequence[Segment], chosen: SegmentIds, epoch: int) -> list[list[int]]:
-    """What is permuted: segments; but on the first pass a compressed file as a whole, since nothing can be read from
-    its middle yet. From the second pass on its tokens are in the cache, and its segments are free."""
+    """Return what is permuted: segments; but on the first pass a compressed file as a whole, since nothing can be read
+    from its middle yet. From the second pass on its tokens are in the cache, and its segments are free."""
     units: list[list[int]] = []
     for index in chosen.tolist():
         segment = segments[index]
-        joins = epoch == 0 and segment.kind == "stream" and segment.ordinal > 0 and units and units[-1][-1] == index - 1
+        joins = epoch == 0 and segment.needs_previous and units and units[-1][-1] == index - 1
         if joins:
             units[-1].append(index)
         else:

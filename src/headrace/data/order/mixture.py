@@ -38,16 +38,16 @@ class Mixture:
         """Of each source; they add up to 1."""
         rows = [weight * CYCLE_ROWS / total for weight in exact]
         self._whole = [int(share) for share in rows]
-        # What is left of a row lies end to end, a stretch for each source: a source has one row more in a cycle if a
-        # whole number falls into its stretch, and each cycle moves all stretches on. So every cycle is full.
-        stretches = [share - whole for share, whole in zip(rows, self._whole, strict=True)]
-        self._edges = [round(edge * _PARTS) for edge in accumulate(stretches, initial=Fraction())]
+        # The fractions of a row that sources have left lie end to end: a source has one row more in a cycle if a whole
+        # number falls into its fraction, and each cycle moves all fractions on. So every cycle is full.
+        fractions = [share - whole for share, whole in zip(rows, self._whole, strict=True)]
+        self._edges = [round(edge * _PARTS) for edge in accumulate(fractions, initial=Fraction())]
         self._seed = seed
         self._cycle: tuple[int, Rows, Rows] | None = None
         self._lock = threading.Lock()
 
     def assign(self, rows: Rows) -> tuple[Rows, Rows]:
-        """For each row of the mixture: its source, and which row of that source it is."""
+        """Return, for each row of the mixture, its source and which row of that source it is."""
         sources, indices = np.empty_like(rows), np.empty_like(rows)
         cycles = rows // CYCLE_ROWS
         for cycle in np.unique(cycles).tolist():

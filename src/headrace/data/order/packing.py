@@ -7,14 +7,16 @@ any row of any pass is found by adding numbers up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.data.corpus.scale import current_scale
 from headrace.data.order.stream import Block, Extent, RowBatch, Rows, Stream
 
 Ints = npt.NDArray[np.int64]
+PackingName = Literal["stream", "document"]
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,9 @@ class PackedRows:
 class DocumentPacking:
     """Rows of whole documents. A document of n tokens takes n inputs; its last target is its end-of-text."""
 
-    # Rows of tiny documents take more memory than the documents; blocks of this size keep it bounded.
-    largest_block_bytes = 64 << 20
-
     def __init__(self, sequence_length: int) -> None:
         self.sequence_length = sequence_length
+        self.largest_block_bytes = current_scale().largest_packed_block_bytes
         self._num_rows: dict[int, int] = {}
 
     def measure(self, stream: Stream, segment: int) -> int:
@@ -192,7 +192,7 @@ class PackedView:
         documents[row, col] = ids
 
     def _kept(self, segment: int, place: Ints) -> npt.NDArray[np.bool_] | None:
-        """Skipped documents become padding."""
+        """Return which places to keep: skipped documents become padding. None: all."""
         ranges = self._stream.skipped.get(segment)
         if not ranges:
             return None
@@ -203,7 +203,7 @@ class PackedView:
 
 
 def _take(stream: Stream, segment: int, places: Ints) -> npt.NDArray[Any]:
-    """Tokens at any places of a segment."""
+    """Return the tokens at any places of a segment."""
     arrays = list(stream.cache.tokens(segment, 0, stream.cache.entry(segment).num_tokens))
     if len(arrays) == 1:
         return arrays[0][places]

@@ -15,7 +15,7 @@ SORTED_SIZE = 256
 
 
 def make_key(*parts: int | str) -> bytes:
-    """A key from whatever the permutation may depend on.
+    """Return a key from whatever the permutation may depend on.
 
     >>> make_key("windows", 0, 1) != make_key("windows", 1, 0)
     True

@@ -1,4 +1,4 @@
-"""Training and validation parts of a corpus, told apart by the documents' own content.
+"""Training and validation parts of a corpus, chosen by the documents' own content.
 
 A document's side is drawn from its tokens alone: equal documents are always on the same side, nothing must be known of
 the rest of the corpus, and the first batch need not wait. Documents that are large beside the corpus would make the
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.manifest import Cache
+from headrace.data.cache.cache import Cache
 from headrace.data.order.permutation import mix
 from headrace.errors import UsageError
 

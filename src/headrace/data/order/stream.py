@@ -16,21 +16,21 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.manifest import Cache
-from headrace.data.order.blocks import FIRST_BLOCK_BYTES, SegmentIds, epoch_blocks
+from headrace.data.cache.cache import Cache
+from headrace.data.corpus.scale import current_scale
+from headrace.data.order.blocks import SegmentIds, epoch_blocks
 from headrace.data.order.permutation import make_key, permute
 from headrace.data.order.split import Split
 from headrace.errors import UsageError
 
 Rows = npt.NDArray[np.int64]
 KEPT_VIEWS = 3
-STRETCH_ROWS = 8192
-KEPT_STRETCHES = 8
+KEPT_PERMUTATIONS = 8
 
 
 @dataclass(frozen=True)
 class Block:
-    """A stretch of a pass whose rows are shuffled together."""
+    """Part of a pass whose rows are shuffled together."""
 
     epoch: int
     number: int
@@ -53,7 +53,7 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TokenRanges:
     """Ranges of tokens of one segment, in order, and where on the endless line of tokens each stands."""
 
     segment: int
@@ -88,13 +88,13 @@ class Packing(Protocol):
     largest_block_bytes: int
 
     def measure(self, stream: Stream, segment: int) -> int:
-        """How many positions a segment takes."""
+        """Return how many positions a segment takes."""
 
     def last_position(self, row: int) -> int:
-        """The position that must be there for a row to be there."""
+        """Return the position that completes a row."""
 
     def num_rows(self, position: int) -> int:
-        """How many rows are complete before a position."""
+        """Return how many rows are complete before a position."""
 
     def view(self, stream: Stream, block: Block) -> View: ...
 
@@ -110,7 +110,7 @@ class Stream:
         packing: Packing,
         seed: int,
         shuffle: bool,
-        first_block_bytes: int = FIRST_BLOCK_BYTES,
+        first_block_bytes: int,
         skipped: dict[int, list[tuple[int, int]]] | None = None,
     ) -> None:
         self.cache = cache
@@ -124,11 +124,12 @@ class Stream:
         self._first_block_bytes = first_block_bytes
         self._epochs: OrderedDict[int, _Epoch] = OrderedDict()
         self._views: OrderedDict[tuple[int, int], View] = OrderedDict()
-        self._stretches: OrderedDict[tuple[int, int, int], Rows] = OrderedDict()
+        self._permutations: OrderedDict[tuple[int, int, int], Rows] = OrderedDict()
+        self._permuted_rows = current_scale().permuted_rows
         self._lock = threading.RLock()
 
     def gather(self, rows: Rows) -> RowBatch:
-        """The rows with these numbers, which must ascend."""
+        """Return the rows with these numbers, which must ascend."""
         parts: list[RowBatch] = []
         done = 0
         while done < len(rows):
@@ -140,18 +141,18 @@ class Stream:
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def trace(self, row: int) -> list[Extent]:
-        """Where the tokens of a row come from."""
+        """Return where the tokens of a row come from."""
         block = self.locate(row)
         place = int(self._shuffled(block, np.array([row]))[0])
         return self.view(block).trace(place)
 
     def locate(self, row: int) -> Block:
-        """The block that a row belongs to."""
+        """Return the block that a row belongs to."""
         with self._lock:
             return self._block_at(self.packing.last_position(row))
 
     def view(self, block: Block) -> View:
-        """The rows of a block; a few of these are kept, since workers stand at neighbouring places."""
+        """Return the rows of a block; a few of these are kept, since workers stand at neighbouring places."""
         with self._lock:
             name = (block.epoch, block.number)
             view = self._views.get(name)
@@ -162,7 +163,7 @@ class Stream:
             self._views.move_to_end(name)
             return view
 
-    def stretches(self, start: int, stop: int) -> Iterator[Stretch]:
+    def token_ranges(self, start: int, stop: int) -> Iterator[TokenRanges]:
         """Find what stands on the positions [start, stop) of the endless line of tokens (windows only)."""
         while start < stop:
             block = self._block_at(start)
@@ -175,18 +176,18 @@ class Stream:
                     shift = firsts - positions
                     low, high = np.maximum(start, positions), np.minimum(stop, positions + lasts - firsts)
                     kept = high > low
-                    yield Stretch(segment, (low + shift)[kept], (high + shift)[kept], low[kept])
+                    yield TokenRanges(segment, (low + shift)[kept], (high + shift)[kept], low[kept])
                 position = end
             start = block.stop
 
     def extents(self, start: int, stop: int) -> Iterator[Extent]:
-        """Find the same, one range of tokens at a time."""
-        for stretch in self.stretches(start, stop):
-            for first, last, position in zip(stretch.starts, stretch.stops, stretch.positions, strict=True):
-                yield Extent(stretch.segment, int(first), int(last), int(position))
+        """Yield what stands on the positions [start, stop), one range of tokens at a time."""
+        for ranges in self.token_ranges(start, stop):
+            for first, last, position in zip(ranges.starts, ranges.stops, ranges.positions, strict=True):
+                yield Extent(ranges.segment, int(first), int(last), int(position))
 
     def epoch_size(self) -> int:
-        """Positions of one pass; tokenises the whole corpus if that has not been done yet."""
+        """Count the positions of one pass; tokenises the whole corpus if that has not been done yet."""
         with self._lock:
             return self._epoch(0).size
 
@@ -199,7 +200,7 @@ class Stream:
             return self.packing.num_rows(epoch.size)
 
     def build_order(self) -> Iterator[SegmentIds]:
-        """Blocks of the first pass in the order in which they will be needed."""
+        """Yield the blocks of the first pass in the order in which they will be needed."""
         yield from self._epoch(0).blocks
 
     def set_skipped(self, skipped: dict[int, list[tuple[int, int]]]) -> None:
@@ -209,26 +210,27 @@ class Stream:
             self._views.clear()
 
     def _shuffled(self, block: Block, rows: Rows) -> Rows:
-        """Where rows stand in the block before shuffling. Computed for whole stretches, since rows come in sequence."""
+        """Return where rows stand in the block before shuffling."""
         places = rows - block.first_row
         if not self._shuffle:
             return places
-        first, last = int(places[0]) // STRETCH_ROWS, int(places[-1]) // STRETCH_ROWS
-        parts = [self._stretch(block, number) for number in range(first, last + 1)]
-        stretch = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return stretch[places - first * STRETCH_ROWS]
+        first, last = int(places[0]) // self._permuted_rows, int(places[-1]) // self._permuted_rows
+        parts = [self._permutation(block, number) for number in range(first, last + 1)]
+        shuffled = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return shuffled[places - first * self._permuted_rows]
 
-    def _stretch(self, block: Block, number: int) -> Rows:
+    def _permutation(self, block: Block, number: int) -> Rows:
+        """Return the places of thousands of consecutive rows at once; kept, since rows are asked for in sequence."""
         name = (block.epoch, block.number, number)
         with self._lock:
-            places = self._stretches.get(name)
+            places = self._permutations.get(name)
             if places is None:
                 size = block.stop_row - block.first_row
-                asked = np.arange(number * STRETCH_ROWS, min((number + 1) * STRETCH_ROWS, size))
+                asked = np.arange(number * self._permuted_rows, min((number + 1) * self._permuted_rows, size))
                 places = permute(asked, size, make_key("rows", self._seed, block.epoch, block.number))
-                self._stretches[name] = places
-                while len(self._stretches) > KEPT_STRETCHES:
-                    self._stretches.popitem(last=False)
+                self._permutations[name] = places
+                while len(self._permutations) > KEPT_PERMUTATIONS:
+                    self._permutations.popitem(last=False)
             return places
 
     def _block_at(self, position: int) -> Block:
@@ -283,7 +285,7 @@ class _Epoch:
         self._starts = [0]
 
     def find(self, position: int) -> tuple[int, int, int] | None:
-        """The block at a position of this pass, with its start and stop; None beyond the end."""
+        """Return the block at a position of this pass, with its start and stop; None beyond the end."""
         while position >= self._starts[-1] and len(self._starts) <= len(self.blocks):
             self._extend()
         if position >= self._starts[-1]:

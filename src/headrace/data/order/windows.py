@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from headrace.data.order.stream import Block, Extent, RowBatch, Rows, Stream
+from headrace.data.corpus.scale import current_scale
+from headrace.data.order.stream import Block, Extent, RowBatch, Rows, Stream, TokenRanges
 
 SEAM_TOKENS = 1 << 18
 SHORT_PIECE_TOKENS = 128  # below, an index for every token costs less than a copy for every piece
@@ -20,10 +21,9 @@ class WindowPacking:
     Every token is an input once a pass. What is left at the end of a block or a pass is carried into the next.
     """
 
-    largest_block_bytes = 256 << 20
-
     def __init__(self, sequence_length: int) -> None:
         self.sequence_length = sequence_length
+        self.largest_block_bytes = current_scale().largest_window_block_bytes
 
     def measure(self, stream: Stream, segment: int) -> int:
         return stream.split.num_tokens(segment)
@@ -84,14 +84,14 @@ class WindowView:
         self._held: list[npt.NDArray[Any]] = []  # keeps the mappings alive while their addresses are in use
         self._skipped: list[tuple[int, int]] = []
         positions, addresses = [], []
-        for stretch in self._stream.stretches(start, stop):
-            self._add_skipped(stretch.segment, stretch.starts, stretch.stops, stretch.positions)
+        for ranges in self._stream.token_ranges(start, stop):
+            self._add_skipped(ranges)
             before = 0
-            for tokens in cache.tokens(stretch.segment, 0, cache.entry(stretch.segment).num_tokens):
-                low = np.maximum(stretch.starts, before)
-                inside = np.flatnonzero(low < np.minimum(stretch.stops, before + len(tokens)))
+            for tokens in cache.tokens(ranges.segment, 0, cache.entry(ranges.segment).num_tokens):
+                low = np.maximum(ranges.starts, before)
+                inside = np.flatnonzero(low < np.minimum(ranges.stops, before + len(tokens)))
                 if len(inside):
-                    positions.append((stretch.positions + low - stretch.starts)[inside])
+                    positions.append((ranges.positions + low - ranges.starts)[inside])
                     addresses.append(tokens.ctypes.data + (low[inside] - before) * tokens.itemsize)
                     self._held.append(tokens)
                 before += len(tokens)
@@ -139,12 +139,12 @@ class WindowView:
             filled += length
         return windows.reshape(-1, width)
 
-    def _add_skipped(self, segment: int, starts: Rows, stops: Rows, positions: Rows) -> None:
+    def _add_skipped(self, ranges: TokenRanges) -> None:
         """Note documents to leave out, as positions on the endless line."""
-        for start, stop in self._stream.skipped.get(segment, []):
-            low, high = np.maximum(start, starts), np.minimum(stop, stops)
+        for start, stop in self._stream.skipped.get(ranges.segment, []):
+            low, high = np.maximum(start, ranges.starts), np.minimum(stop, ranges.stops)
             for piece in np.flatnonzero(low < high).tolist():
-                shift = int(positions[piece] - starts[piece])
+                shift = int(ranges.positions[piece] - ranges.starts[piece])
                 self._skipped.append((int(low[piece]) + shift, int(high[piece]) + shift))
 
     def _without_skipped(self, tokens: npt.NDArray[Any], rows: Rows) -> RowBatch:

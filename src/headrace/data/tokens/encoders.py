@@ -125,7 +125,7 @@ def make_encoder(tokenizer_json: str, special_tokens_in_text: SpecialTokensInTex
 
 
 def is_character_table(data: dict[str, Any]) -> bool:
-    """Tell whether a tokenizer.json is one that headrace writes for `char`: an id per character, and nothing else."""
+    """Check whether a tokenizer.json is one that headrace writes for `char`: an id per character, and nothing else."""
     model = data["model"]
     split = {"type": "Split", "pattern": {"Regex": CHARACTER_PATTERN}, "behavior": "Isolated", "invert": False}
     return (
@@ -137,7 +137,7 @@ def is_character_table(data: dict[str, Any]) -> bool:
 
 
 def is_byte_table(data: dict[str, Any]) -> bool:
-    """Tell whether a tokenizer.json is one that headrace writes for `byte`: an id per byte, which is its value."""
+    """Check whether a tokenizer.json is one that headrace writes for `byte`: an id per byte, which is its value."""
     model, pre_tokenizer = data["model"], data.get("pre_tokenizer") or {}
     return (
         model.get("type") == "BPE"
@@ -151,7 +151,7 @@ def is_byte_table(data: dict[str, Any]) -> bool:
 
 
 def _is_plain(data: dict[str, Any]) -> bool:
-    """Tell whether text reaches the vocabulary as it is: not normalized, nor searched for added tokens."""
+    """Check whether text reaches the vocabulary as it is: not normalized, nor searched for added tokens."""
     added = data.get("added_tokens") or ()
     return not data.get("normalizer") and all(token.get("special") and len(token["content"]) > 1 for token in added)
 

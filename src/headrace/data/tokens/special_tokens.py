@@ -42,8 +42,8 @@ def without_special_tokens(data: dict[str, Any]) -> dict[str, Any]:
     short = [content for content in names if len(content) == 1]
     if short:
         raise TokenizerError(
-            f"the tokenizer's special token {short[0]!r} is a single character, so it cannot be told from ordinary"
-            " text. Set data.special_tokens_in_text=special (--special-tokens-in-text special) to give this character"
+            f"the tokenizer's special token {short[0]!r} is a single character, which looks like ordinary text."
+            " Set data.special_tokens_in_text=special (--special-tokens-in-text special) to give this character"
             " the special token wherever it stands, or use another tokenizer."
         )
     added = [

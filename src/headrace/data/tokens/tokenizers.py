@@ -40,6 +40,8 @@ UNKNOWN = "<|unknown|>"
 KNOWN_END_OF_TEXT = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
 KNOWN_PADDING = ("<|pad|>", "<|padding|>", "<pad>", "[PAD]")
 MINIMUM_BPE, MAXIMUM_BPE = 257, 1_000_000
+DEFAULT_TOKENIZER = "bpe:4096"
+"""The tokenizer of a corpus when nobody says: the same for `prepare`, `Loader` and `train`, which share its cache."""
 SPEC_HELP = "char, byte, bpe:N (such as bpe:16000), a path to a tokenizer.json, or a hub name (such as gpt2)"
 
 
@@ -60,7 +62,7 @@ class Tokenizer:
     @cached_property
     def hash(self) -> str:
         """Identifies the tokens that this tokenizer makes of a text."""
-        # The first version looked for special tokens in text, too: what it made is told from what is made today.
+        # The first version looked for special tokens in text, too: what it made must differ from what is made today.
         version = "tokenizer-1" if self.special_tokens_in_text == "special" else "tokenizer-2"
         return digest(version, self.json, str(self.end_of_text_id))
 
@@ -91,15 +93,15 @@ class Tokenizer:
         return next((token for token in KNOWN_PADDING if token in self.special_tokens), self.end_of_text)
 
     def encoder(self) -> Encoder:
-        """A new encoder, for one thread."""
+        """Return a new encoder, for one thread."""
         return make_encoder(self.json, self.special_tokens_in_text)
 
     def encode(self, text: str) -> npt.NDArray[np.uint32]:
-        """Ids of a short text, without end-of-text."""
+        """Return the ids of a short text, without end-of-text."""
         return self._encoder.encode([text.encode()])[0]
 
     def decode(self, ids: npt.NDArray[Any] | list[int]) -> str:
-        """Text of some ids, end-of-text included."""
+        """Return the text of some ids, end-of-text included."""
         return str(self._backend.decode([int(i) for i in ids], skip_special_tokens=False))
 
     @cached_property

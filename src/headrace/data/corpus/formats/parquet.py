@@ -1,4 +1,4 @@
-"""Text columns of parquet files, in bounded batches, whatever the file claims about itself."""
+"""Parquet: every row of a text column is a document, read in bounded batches whatever the file claims about itself."""
 
 from __future__ import annotations
 
@@ -9,11 +9,44 @@ from typing import Any
 
 import numpy as np
 
+from headrace.data.corpus.expansion import check_expansion, expansion_limit
+from headrace.data.corpus.formats.format import Piece, RecordFormat
 from headrace.data.corpus.formats.parquet_pages import page_bytes
+from headrace.data.corpus.scale import current_scale
+from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
 
 BATCH_BYTES = 1 << 20
 MAX_BATCH_ROWS = 1024
+
+
+class Parquet(RecordFormat):
+    """Parquet files, divided between row groups."""
+
+    name = "parquet"
+    suffixes = frozenset([".parquet"])
+    shown = ".parquet"
+
+    def divide(self, source: Source, file: SourceFile) -> list[Piece]:
+        pieces: list[Piece] = []
+        begin = nbytes = 0
+        sizes = row_group_bytes(file.path, source.text_field)
+        for number, size in enumerate(sizes, start=1):
+            nbytes += size
+            if nbytes >= current_scale().segment_bytes or number == len(sizes):
+                pieces.append(Piece(begin, number, nbytes))
+                begin, nbytes = number, 0
+        return pieces
+
+    def records(
+        self, source: Source, file: SourceFile, begin: int, end: int
+    ) -> Iterator[tuple[int, list[bytes | None]]]:
+        expanded = 0
+        limit = expansion_limit(source, file)
+        for first_row, values in iterate_texts(file.path, source.text_field, begin, end, limit):
+            expanded += sum(len(value) for value in values if value)
+            check_expansion(source, file, expanded)
+            yield first_row, values
 
 
 def row_group_bytes(path: str, column: str) -> list[int]:

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.data.corpus.documents import Stretch, find_boundary, split_stretch
+from headrace.data.corpus.formats.format import TextRange
+from headrace.data.corpus.formats.text import PlainText
 from headrace.data.corpus.sources import Source
 from tests.data.corpus.test_readers import COMPRESS, documents
 
@@ -77,8 +78,8 @@ def test_documents_of_segments_are_those_of_the_whole_file(
 
 def _whole(source: Source, text: bytes) -> list[bytes]:
     """The documents of a file that is read at once."""
-    stretch = Stretch(text, "a.txt", "text")
-    return [document for batch in split_stretch(source, stretch, Counter()) for document in batch if document]
+    batches = PlainText().documents(source, TextRange(text, "a.txt"), Counter())
+    return [document for batch in batches for document in batch if document]
 
 
 def test_blank_lines_of_spaces_separate_paragraphs_at_both_ends_of_a_file() -> None:
@@ -89,12 +90,12 @@ def test_blank_lines_of_spaces_separate_paragraphs_at_both_ends_of_a_file() -> N
 def test_a_boundary_waits_for_the_end_of_the_blank_lines() -> None:
     """The window ends in a line of spaces, which may turn out to be one more blank line."""
     source = Source(path="a.txt", document="paragraph")
-    assert find_boundary(source, False, b"one\n\n   ", 1, is_end=False) is None
-    assert find_boundary(source, False, b"one\n\n   \ntwo", 1, is_end=False) == (9, True)
+    assert PlainText().find_boundary(source, b"one\n\n   ", 1, is_end=False) is None
+    assert PlainText().find_boundary(source, b"one\n\n   \ntwo", 1, is_end=False) == (9, True)
 
 
 def test_a_boundary_is_not_made_of_half_a_delimiter() -> None:
     source = Source(path="a.txt", document="delimiter", delimiter="--")
     text = b"one---two--three"  # one, -two, three
     assert _whole(source, text) == [b"one", b"-two", b"three"]
-    assert find_boundary(source, False, text, 4, is_end=True) == (11, True)
+    assert PlainText().find_boundary(source, text, 4, is_end=True) == (11, True)

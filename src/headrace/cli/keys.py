@@ -1,0 +1,69 @@
+"""The documentation of configuration keys, taken from their definitions: type, default and meaning."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from headrace.errors import UsageError
+from headrace.run.config import ALIASES, SECTIONS, all_keys, nearest_hint
+from headrace.units import Size
+
+_NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is documented of a configuration key."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+def is_key(name: str) -> bool:
+    """Check whether a name is a key, or another name of one."""
+    return name in ALIASES or name in all_keys()
+
+
+def describe_key(name: str) -> Key:
+    """Return the documentation of a key.
+
+    >>> describe_key("data.packing").type
+    'stream or document'
+    """
+    if not is_key(name):
+        raise UsageError(f"{name}: unknown key.{nearest_hint(name)}")
+    section, _, key = ALIASES.get(name, name).partition(".")
+    field = SECTIONS[section].model_fields[key]
+    default = field.get_default(call_default_factory=True)
+    meaning = " ".join((field.description or "").split())
+    return Key(f"{section}.{key}", _type(field), "none" if default is None else json.dumps(default), meaning)
+
+
+def _type(field: FieldInfo) -> str:
+    if field.metadata and field.metadata[0] in get_args(Size):
+        return "a size, such as 256MiB"
+    return _shown(field.annotation, field.metadata)
+
+
+def _shown(annotation: Any, metadata: list[Any]) -> str:
+    """Return a type in words, with the bounds of numbers."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        inner = arguments[1].metadata if isinstance(arguments[1], FieldInfo) else list(arguments[1:])
+        return _shown(arguments[0], inner)
+    if origin in (Union, UnionType):
+        return " or ".join(_shown(part, metadata) for part in arguments if part is not type(None))
+    if origin is Literal:
+        return " or ".join(map(str, arguments))
+    limits = [(word, getattr(item, name, None)) for item in metadata for name, word in _BOUNDS.items()]
+    bounds = [f"{word} {limit:,}" for word, limit in limits if limit is not None]
+    bounds += [f"matching {item.pattern}" for item in metadata if getattr(item, "pattern", None)]
+    return ", ".join([_NAMES.get(origin or annotation, "a value"), *bounds])

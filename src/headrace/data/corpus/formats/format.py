@@ -1,0 +1,221 @@
+"""The interface of a file format: which files have it, how a file is divided, and how its parts become documents.
+
+There are two families. Text formats are runs of bytes that can be cut at any boundary, compressed as a whole, and read
+together with other small files. Record formats know themselves where their records lie.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import BinaryIO
+
+from headrace.data.corpus.chunks import DOCUMENT_OVERHEAD_BYTES, Chunk, FilePart
+from headrace.data.corpus.planned_files import open_planned, unchanged
+from headrace.data.corpus.scale import current_scale
+from headrace.data.corpus.signatures import refuse_what_is_not_text
+from headrace.data.corpus.sources import Source, SourceFile
+from headrace.data.corpus.utf8 import as_utf8, without_byte_order_mark
+from headrace.errors import CorpusError
+
+ASSUMED_EXPANSION = 4
+"""Bytes of text that a byte of a compressed file is taken for before it is read."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a large file that becomes one segment."""
+
+    begin: int
+    end: int
+    """Bytes [begin, end), or whatever else the format counts in."""
+    nbytes: int
+    """Raw bytes, as far as they can be estimated without reading."""
+
+
+@dataclass(frozen=True)
+class TextRange:
+    """Consecutive bytes of a text file."""
+
+    raw: bytes
+    path: str
+    offset: int = 0
+    """Where it begins in the (decompressed) file."""
+    is_continuation: bool = False
+    """Whether it begins in the middle of a document."""
+    is_open: bool = False
+    """Whether its last document goes on beyond it."""
+    first_line: Callable[[], int] = lambda: 1
+    """Returns the number of its first line; only called for error messages."""
+
+
+class Format(ABC):
+    """A file format."""
+
+    name: str
+    """Identifies the format in hashes of what is cached, so it never changes."""
+    suffixes: frozenset[str]
+    """Suffixes of its files, in lower case, each with its dot."""
+    shown: str
+    """The format as error messages list it."""
+    is_text: bool
+    """Whether small files share a segment and compressed ones are read front to back."""
+
+    @abstractmethod
+    def divide(self, source: Source, file: SourceFile) -> list[Piece]:
+        """Divide a file into pieces of about a segment each."""
+
+    @abstractmethod
+    def read(self, source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> Iterator[Chunk]:
+        """Yield the chunks of a piece of a file that is not compressed; `is_last`: the file ends with it."""
+
+
+class TextFormat(Format):
+    """A format of text: it says where bytes may be cut, and how they are split into documents."""
+
+    is_text = True
+
+    @abstractmethod
+    def find_boundary(self, source: Source, window: bytes, start: int, is_end: bool) -> tuple[int, bool] | None:
+        """Return the first place at or after `start` where the text may be cut, and whether a document ends there.
+
+        No cut falls inside a character or a separator: the window shows `context_bytes` before `start`, or begins at a
+        cut. `is_end`: the file ends with the window. None: the window is too short to decide.
+        """
+
+    @abstractmethod
+    def split(self, source: Source, text: TextRange, raw: bytes, noticed: Counter[str]) -> Iterator[list[bytes]]:
+        """Yield the documents of a range, some at a time; `raw` is its text in valid UTF-8."""
+
+    def context_bytes(self, source: Source) -> int:
+        """Return how many bytes before its start `find_boundary` looks at: by default a character."""
+        return 4
+
+    def divide(self, source: Source, file: SourceFile) -> list[Piece]:
+        total = expected_bytes(file)
+        size = current_scale().segment_bytes
+        count = max(1, round(total / size))
+        bounds = [number * size for number in range(count)] + [total]
+        return [Piece(begin, end, end - begin) for begin, end in pairwise(bounds)]
+
+    def read(self, source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> Iterator[Chunk]:
+        chunk = Chunk()
+        chunk.add(self.read_range(source, file, begin, end, is_last))
+        yield chunk
+
+    def read_range(self, source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> FilePart:
+        """Read the bytes [begin, end) of a file, both moved on to the next boundary."""
+        with unchanged(file) as handle:
+            start, starts_document = self._boundary_at(source, file, handle, begin) if begin else (0, True)
+            stop, ends_document = (file.size, True) if is_last else self._boundary_at(source, file, handle, end)
+            raw = os.pread(handle.fileno(), stop - start, start)
+            if len(raw) != stop - start:
+                raise CorpusError(
+                    f"{file.path}: changed while the corpus was being read. Run again when it is complete."
+                )
+        line = functools.partial(_line_number, file, start)
+        return self.part(source, file, TextRange(raw, file.path, start, not starts_document, not ends_document, line))
+
+    def part(self, source: Source, file: SourceFile, text: TextRange) -> FilePart:
+        """Return a range of a file as part of a chunk."""
+        how = f"{source.reading_hash} {self.name} {text.is_continuation} {text.is_open}"
+        content = hashlib.blake2b(how.encode(), digest_size=20)
+        content.update(text.raw)
+        documents = functools.partial(self.documents, source, text)
+        return FilePart(file.name, content.hexdigest(), len(text.raw), text.is_open, documents)
+
+    def documents(self, source: Source, text: TextRange, noticed: Counter[str]) -> Iterator[list[bytes]]:
+        """Yield the documents of a range, some at a time, so that millions of tiny ones never exist at once.
+
+        Empty documents are left out, except an empty rest of a document that began before the range and ends here.
+        """
+        raw = text.raw
+        if text.offset == 0:
+            refuse_what_is_not_text(raw, text.path)
+            raw = without_byte_order_mark(raw, noticed)
+        raw = as_utf8(source, raw, text.path, text.offset, noticed)
+        yield from self.split(source, text, raw, noticed)
+
+    def _boundary_at(self, source: Source, file: SourceFile, handle: BinaryIO, nominal: int) -> tuple[int, bool]:
+        """Return where the text may be cut at or after a nominal offset: a function of the file's bytes alone."""
+        reach = 64 << 10
+        context = self.context_bytes(source)
+        while True:
+            window = os.pread(handle.fileno(), context + reach, nominal - context)
+            is_end = nominal - context + len(window) >= file.size
+            try:
+                found = self.find_boundary(source, window, context, is_end)
+            except CorpusError as problem:
+                raise CorpusError(f"{file.path}:{_line_number(file, nominal)}: {problem}.") from None
+            if found is not None:
+                return found[0] + nominal - context, found[1]
+            reach *= 4
+
+
+class RecordFormat(Format):
+    """A format of records, each a document: it says itself where they lie, and yields them in batches."""
+
+    is_text = False
+
+    @abstractmethod
+    def records(
+        self, source: Source, file: SourceFile, begin: int, end: int
+    ) -> Iterator[tuple[int, list[bytes | None]]]:
+        """Yield the texts of a piece, about a MiB at a time, each batch with the number of its first record in the
+        file; None where a record has no text."""
+
+    def read(self, source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> Iterator[Chunk]:
+        with unchanged(file):
+            documents: list[bytes] = []
+            noticed: Counter[str] = Counter()
+            cost = 0
+            for first, values in self.records(source, file, begin, end):
+                for number, value in enumerate(values, start=first):
+                    if value:
+                        documents.append(as_utf8(source, value, f"{file.path}, row {number}", 0, noticed))
+                        cost += len(documents[-1]) + DOCUMENT_OVERHEAD_BYTES
+                    else:
+                        noticed["empty_documents"] += 1
+                if cost >= current_scale().segment_bytes:
+                    yield _record_chunk(source, file, documents, noticed)
+                    documents, noticed, cost = [], Counter(), 0
+            if documents or noticed:
+                yield _record_chunk(source, file, documents, noticed)
+
+
+def expected_bytes(file: SourceFile) -> int:
+    """Estimate how much text a file holds."""
+    return file.size * (ASSUMED_EXPANSION if file.compression else 1)
+
+
+def _record_chunk(source: Source, file: SourceFile, documents: list[bytes], noticed: Counter[str]) -> Chunk:
+    content = hashlib.blake2b(f"{source.reading_hash} rows".encode(), digest_size=20)
+    for document in documents:
+        content.update(len(document).to_bytes(8, "little") + document)
+
+    def split(counted: Counter[str]) -> Iterator[list[bytes]]:
+        counted.update(noticed)
+        yield documents
+
+    chunk = Chunk()
+    chunk.add(FilePart(file.name, content.hexdigest(), sum(map(len, documents)), False, split))
+    return chunk
+
+
+def _line_number(file: SourceFile, offset: int) -> int:
+    """Count the lines up to an offset, which begins the line of the number returned. Reads all before it."""
+    lines, place = 1, 0
+    with open_planned(file) as handle:
+        while place < offset:
+            block = os.pread(handle.fileno(), min(offset - place, 1 << 20), place)
+            if not block:
+                break
+            lines += block.count(b"\n")
+            place += len(block)
+    return lines
