@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import TrainingError
+from headrace.errors import ChildError, TrainingError
 from headrace.instruments.trial import Cost, Trial, execution_of
 from headrace.jobs import tune as recipe
 from headrace.jobs.tune import Tuning, tune
@@ -140,7 +140,7 @@ def test_noise_is_not_a_gain() -> None:
 def test_a_trial_that_dies_says_why(tmp_path: Path) -> None:
     config = tiny(tmp_path, **BAD)
     config.data.sources = [str(tmp_path / "nowhere.txt")]
-    with pytest.raises(TrainingError, match=r"^\S*nowhere\.txt"):
+    with pytest.raises(ChildError, match=r"^\S*nowhere\.txt"):
         Trial(config)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.bench.peer import Corpus, Peer, Result, Say, begin, run_peer
-from headrace.errors import PeerError
+from headrace.errors import ChildError
 
 PEERS = [
     Peer("headrace-cache", "headrace.bench.peers.loaders.headrace_cache", "headrace", is_headrace=True),
@@ -45,7 +45,7 @@ def bench_loaders(corpus: Corpus, peers: Sequence[Peer], options: LoaderOptions,
         if result.status == "ok":
             try:
                 result.values = _measure(corpus, peer, options, say)
-            except PeerError as problem:
+            except ChildError as problem:
                 result.status, result.message = "failed", str(problem)
         speed = result.values.get("tokens_per_second")
         if peer.name == "headrace-cache":

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +19,8 @@ from headrace.data.corpus.readers import Reader
 from headrace.data.corpus.segments import plan_segments
 from headrace.data.corpus.sources import Source
 from headrace.data.prepare import prepare
-from headrace.errors import PeerError, UsageError
+from headrace.errors import ChildError, UsageError
+from headrace.machine.children import Child
 
 POLL_S = 0.2
 CHILD = "headrace.bench.peers.child"
@@ -98,44 +95,17 @@ def begin(peer: Peer) -> Result:
 
 def run_peer(peer: Peer, kind: str, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     """Run one measurement of a peer; adds the most memory that it and its children had at once."""
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        result, errors = Path(folder) / "result.json", Path(folder) / "errors.txt"
-        command = [sys.executable, "-m", CHILD, kind, peer.module, json.dumps(arguments)]
-        with open(errors, "wb") as log:
-            process = subprocess.Popen(
-                [*command, str(result)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=folder,
-            )
-            try:
-                peak_bytes = _watch(process, timeout_s)
-            finally:
-                _end(process)
-        if not result.exists():
-            raise PeerError(_last_line(errors) or f"ended with code {process.returncode} and no message")
-        return {**json.loads(result.read_text()), "peak_memory_bytes": peak_bytes}
-
-
-def _watch(process: subprocess.Popen[bytes], timeout_s: float) -> int:
-    peak, deadline = 0, time.monotonic() + timeout_s
-    while True:
-        try:
-            process.wait(POLL_S)
-            return peak
-        except subprocess.TimeoutExpired:
-            peak = max(peak, _tree_bytes(process.pid))
-        if time.monotonic() > deadline:
-            raise PeerError(f"took longer than {timeout_s:.0f} s, and was ended")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The peer and whatever it has started: they are one session."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
+        Child([sys.executable, "-m", CHILD], folder=folder) as child,
+    ):
+        child.tell({"kind": kind, "module": peer.module, "arguments": arguments})
+        peak_bytes, deadline = 0, time.monotonic() + timeout_s
+        while not child.has_answer(POLL_S):
+            peak_bytes = max(peak_bytes, _tree_bytes(child.pid))
+            if time.monotonic() > deadline:
+                raise ChildError(f"took longer than {timeout_s:.0f} s, and was ended")
+        return {**child.answer(), "peak_memory_bytes": peak_bytes}
 
 
 def _tree_bytes(pid: int) -> int:
@@ -156,11 +126,6 @@ def _anonymous_bytes(process: psutil.Process) -> int:
         with contextlib.suppress(psutil.Error):
             return int(process.memory_info().rss)
         return 0
-
-
-def _last_line(path: Path) -> str:
-    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 @contextlib.contextmanager

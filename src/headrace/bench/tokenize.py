@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headrace.bench.peer import Corpus, Peer, Result, Say, begin, run_peer
-from headrace.errors import PeerError
+from headrace.errors import ChildError
 
 PEERS = [
     Peer("headrace", "headrace.bench.peers.tokenize.headrace_encoder", "headrace", is_headrace=True),
@@ -26,7 +26,7 @@ def bench_tokenize(corpus: Corpus, peers: Sequence[Peer], say: Say, seconds: flo
             say(peer.name, "encodes")
             try:
                 result.values = run_peer(peer, "tokenize", arguments, timeout_s=300)
-            except PeerError as problem:
+            except ChildError as problem:
                 result.status, result.message = "failed", str(problem)
             else:
                 ids = ids or result.values["ids"]

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from headrace.bench.peer import Corpus, Peer, Result, Say, begin, run_peer
-from headrace.errors import PeerError, UsageError
+from headrace.errors import ChildError, UsageError
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
 from headrace.models.network import build
@@ -64,7 +64,7 @@ def bench_train(
             say(peer.name, f"trains, run {repeat + 1} of {num_repeats}")
             try:
                 runs[peer.name].append(run_peer(peer, "train", {"job": job}, TIMEOUT_S))
-            except PeerError as problem:
+            except ChildError as problem:
                 result.status, result.message = "failed", str(problem)
         peak_flops = max(peak_flops, measure_peak_flops())
     flops = count(config.model, config.training.max_length).training_flops_per_token

@@ -1,25 +1,21 @@
-"""Scale: the same update on 1 to N cores, by threads and by processes; what each reaches, and which is best.
+"""Scaling: the same update measured on 1 to N cores, by threads and by processes.
 
-Every way is measured in processes of its own (scale_worker.py), kept to as many cores as it is
-about. Ways take turns, so that a slow minute of the machine hits all of them.
+Every way is measured in processes of its own (scaling_worker.py), which stay on as many cores as it uses. Ways take
+turns, so that a slow minute of the machine hits all of them.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from headrace.distributed.cores import usable_cores
 from headrace.distributed.launch import Processes
-from headrace.errors import TrainingError
+from headrace.errors import ChildError, TrainingError
 from headrace.instruments.rehearsal import default_micro_batch, quick_execution
 from headrace.machine.contention import is_disturbed
 from headrace.perf.scaling import Step, expect
@@ -139,17 +135,16 @@ def scale(
     job = _job(config, num_steps)
     seen: dict[Way, list[list[dict[str, Any]]]] = {way: [] for way in ways}
     failures: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="headrace-scale-") as folder:
-        for repeat in range(num_repeats):
-            for way in list(seen):
-                on_run(way, repeat)
-                try:
-                    seen[way].append(_run(way, job, Path(folder)))
-                except TrainingError as problem:
-                    if way == ways[0]:  # what the others are compared with
-                        raise
-                    del seen[way]
-                    failures.append(str(problem))
+    for repeat in range(num_repeats):
+        for way in list(seen):
+            on_run(way, repeat)
+            try:
+                seen[way].append(_run(way, job))
+            except TrainingError as problem:
+                if way == ways[0]:  # what the others are compared with
+                    raise
+                del seen[way]
+                failures.append(str(problem))
     measured = [_summary(way, runs, job["tokens"]) for way, runs in seen.items()]
     first = measured[0]
     for found in measured:
@@ -187,27 +182,19 @@ def _job(config: Config, num_steps: int) -> dict[str, Any]:
     }
 
 
-def _run(way: Way, job: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """What each worker of a way saw, by rank."""
+def _run(way: Way, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what each worker of a way has measured, by rank."""
     training = {**job["training"], "batch_size": job["training"]["batch_size"] // way.processes}
     execution = {**job["execution"], "threads": way.threads, "micro_batch_size": _micro_batch_size(training)}
-    cores = usable_cores()[: way.cores]
-    path = folder / "job.json"
-    path.write_text(json.dumps({**job, "training": training, "execution": execution, "cores": cores}))
-    command = [sys.executable, "-m", "headrace.instruments.scaling_worker", str(path)]
-    with open(folder / "errors.txt", "w+") as errors:
-        try:
-            threads = {"OMP_NUM_THREADS": str(way.threads)}
-            with Processes(command, way.processes, threads, stdout=subprocess.DEVNULL, stderr=errors) as workers:
-                failure = workers.wait(TIMEOUT_S)
-        except TimeoutError:
-            raise TrainingError(f"{_name(way)}: not measured within {TIMEOUT_S:.0f} s. Take a smaller batch.") from None
-        if failure is not None:
-            errors.seek(0)
-            last = [line for line in errors if "Error" in line or "error:" in line]
-            why = last[0].strip() if last else "killed, perhaps for want of memory"
-            raise TrainingError(f"{_name(way)}: could not be measured: {why}")
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(way.processes)]
+    question = {**job, "training": training, "execution": execution, "cores": usable_cores()[: way.cores]}
+    command = [sys.executable, "-m", "headrace.instruments.scaling_worker"]
+    try:
+        with Processes(command, way.processes, {"OMP_NUM_THREADS": str(way.threads)}, question) as workers:
+            return workers.answers(TIMEOUT_S)
+    except TimeoutError:
+        raise TrainingError(f"{_name(way)}: not measured within {TIMEOUT_S:.0f} s. Take a smaller batch.") from None
+    except ChildError as problem:
+        raise TrainingError(f"{_name(way)}: could not be measured: {problem}") from None
 
 
 def _micro_batch_size(training: dict[str, Any]) -> int:

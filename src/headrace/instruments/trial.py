@@ -1,18 +1,13 @@
-"""A trial: a configuration computes steps in a process of its own, whenever it is asked to, and tells what they cost.
+"""Trials: a configuration computes steps in a process of its own, whenever it is asked to, and says what they cost.
 
-A process each, so that threads, allocator, compiled code and peak memory are its own, and one that runs out of memory
-takes nobody with it. `python -m headrace.instruments.trial` reads a configuration and then one line per measurement; it
-ends with its standard input, so it does not outlive who started it by more than one measurement.
+Each trial is a process, so that threads, allocator, compiled code and peak memory are its own, and one that runs out of
+memory takes nobody with it. Two trials that are asked in turns are compared fairly (perf/paired.py).
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +15,8 @@ import numpy as np
 import torch
 
 from headrace.data.batch import Batch
-from headrace.errors import HeadraceError, TrainingError
 from headrace.machine.allocator import keep_freed_memory
+from headrace.machine.children import Child, answer_questions
 from headrace.machine.device import best_device
 from headrace.machine.facts import peak_memory_bytes
 from headrace.models.loss import CHUNK_BYTES
@@ -55,16 +50,9 @@ class Trial:
 
     def __init__(self, config: Config, is_chosen: bool = False) -> None:
         """`is_chosen`: let it choose, as training does, what the configuration leaves open."""
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the trial)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.instruments.trial"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        self._child = Child([sys.executable, "-m", "headrace.instruments.trial"])
         try:
-            chosen = self._ask({"config": config.model_dump(), "is_chosen": is_chosen})
+            chosen = self._child.ask({"config": config.model_dump(), "is_chosen": is_chosen})
         except BaseException:
             self.close()
             raise
@@ -77,35 +65,11 @@ class Trial:
         self.close()
 
     def measure(self) -> Cost:
-        return Cost(**self._ask({}))
+        """Compute a few steps and return what one costs."""
+        return Cost(**self._child.ask({}))
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            assert stream is not None
-            with suppress(BrokenPipeError):  # what a dead trial was not told any more
-                stream.close()
-
-    def _ask(self, question: dict[str, object]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            raise TrainingError(self._last_words())
-        return dict(json.loads(answer))
-
-    def _last_words(self) -> str:
-        code = self._process.wait()
-        self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
-        if code < 0:
-            return f"the trial was killed by signal {-code}; 9 is what the system does when memory runs out"
-        return lines[-1] if lines else f"the trial ended with exit code {code}"
+        self._child.end()
 
 
 class _Bench:
@@ -168,19 +132,17 @@ def execution_of(config: Config) -> Execution:
 
 def main() -> None:
     bench: _Bench | None = None
-    for line in sys.stdin:
-        question = json.loads(line)
-        if bench is None:
-            bench = _Bench(Config.model_validate(question["config"]), question["is_chosen"])
-            bench.measure()  # pays for fresh memory and for compiling
-            answer: Execution | Cost = bench.execution
-        else:
-            answer = bench.measure()
-        print(json.dumps(vars(answer)), flush=True)
+
+    def answer(question: dict[str, Any]) -> dict[str, Any]:
+        nonlocal bench
+        if bench is not None:
+            return vars(bench.measure())
+        bench = _Bench(Config.model_validate(question["config"]), question["is_chosen"])
+        bench.measure()  # pays for fresh memory and for compiling
+        return vars(bench.execution)
+
+    answer_questions(answer)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HeadraceError as problem:
-        sys.exit(str(problem))
+    main()

@@ -1,17 +1,10 @@
-"""One peer in a process of its own: `python -m headrace.bench.peers.child KIND MODULE ARGUMENTS RESULT`.
-
-Reads JSON arguments, runs one measurement, and writes its result to a file: peers print what they like.
-"""
+"""One peer in a process of its own, which answers with what it measured: `python -m headrace.bench.peers.child`."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import os
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -22,6 +15,7 @@ import numpy as np
 import psutil
 
 from headrace.bench.peer import Corpus
+from headrace.machine.children import answer_questions
 
 NUM_COMPARED = 3
 NUM_WAITS = 20
@@ -163,24 +157,15 @@ def _digest(batches: list[Any]) -> str:
     return state.hexdigest()[:16]
 
 
-def _end_with_parent() -> None:
-    """A benchmark that was killed outright leaves nothing running: its peer ends itself, and whatever it started."""
-    parent = os.getppid()
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.killpg(0, signal.SIGKILL)
+MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "prepare": prepare, "serve": serve, "order": order, "train": train, "tokenize": tokenize,
+}  # fmt: skip
 
 
-def main() -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    kind, name, arguments, result = sys.argv[1:]
-    measure = {"prepare": prepare, "serve": serve, "order": order, "train": train, "tokenize": tokenize}[kind]
-    values = measure(importlib.import_module(name), **json.loads(arguments))  # type: ignore[operator]
-    Path(result).write_text(json.dumps(values))
-    # Some peers leave threads behind that never end; the result is there, and nothing is to be saved.
-    sys.stderr.flush()
-    os._exit(0)
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """Run the measurement that is asked for."""
+    return MEASUREMENTS[question["kind"]](importlib.import_module(question["module"]), **question["arguments"])
 
 
 if __name__ == "__main__":
-    main()
+    answer_questions(answer)  # until it is ended: some peers leave threads behind that never end
