@@ -13,7 +13,7 @@ from rich.table import Table
 from headrace.cli import display
 from headrace.cli.training import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
-from headrace.instruments.short_run import Tryout
+from headrace.instruments.short_run import ShortRun
 from headrace.jobs.plan import Plan
 from headrace.jobs.plan import plan as make_plan
 from headrace.jobs.propose import Proposal, propose, write_plan
@@ -37,8 +37,8 @@ def plan(
 ) -> None:
     """Predict speed, time, memory and disk of a run; or, with --minutes, propose one for a time and a corpus.
 
-    A prediction takes a rehearsal of a few seconds. A proposal takes short trials: a fifth of the minutes, and at most
-    two and a half. What KEY=VALUE or a config sets is kept.
+    A prediction takes a rehearsal of a few seconds. A proposal takes several short runs: a fifth of the minutes, and at
+    most two and a half. What KEY=VALUE or a config sets is kept.
     """
     if minutes is not None:
         _propose(gather(arguments or [], preset, None, None, fallback=""), minutes, out or DEFAULT_OUT, as_json)
@@ -58,15 +58,15 @@ def _propose(given: Layers, minutes: float, out: Path, as_json: bool) -> None:
         raise UsageError(f"{out}: exists already. Choose another --out.")
     if not out.parent.is_dir():
         raise UsageError(f"{out}: there is no such folder. Choose another --out.")
-    proposal = propose(given, minutes, show=_show_trial)
+    proposal = propose(given, minutes, show=_show_short_run)
     write_plan(proposal, out)
     show_proposal(proposal, out)
     if as_json:
         typer.echo(json.dumps({**proposal.as_json(), "out": str(out)}))
 
 
-def _show_trial(trial: Tryout) -> None:
-    display.err.print(f"[dim]tried {_shape(trial.config)}: {trial.bits_per_byte:.3f} bits per byte[/]")
+def _show_short_run(run: ShortRun) -> None:
+    display.err.print(f"[dim]tried {_shape(run.config)}: {run.bits_per_byte:.3f} bits per byte[/]")
 
 
 def _shape(config: Config) -> str:
@@ -87,7 +87,7 @@ def show_proposal(proposal: Proposal, out: Path) -> None:
         f" {prospect.tokens_per_second:,.0f} tokens/s: {exposure.epochs:.1f} epochs"
     )
     display.out.print(f"  expected: about [bold]{prospect.bits_per_byte:.2f}[/] bits per byte on the validation part")
-    display.out.print(f"  planned in {human_time(proposal.planning_s)}, with {len(proposal.trials)} trials")
+    display.out.print(f"  planned in {human_time(proposal.planning_s)}, with {len(proposal.runs)} short runs")
     for assumption in proposal.assumptions:
         display.out.print(f"  [dim]assumed: {escape(assumption)}[/]")
     display.out.print(f"written to {escape(str(out))}. Run it with: headrace train {escape(str(out))}")
