@@ -55,7 +55,7 @@ def test_a_peer_that_fails_or_hangs_is_shown_and_the_others_go_on(text: Path) ->
         assert ours.values["same_order_after_restart"] and ours.values["same_order_with_other_workers"]
         assert ours.values["peak_memory_bytes"] >= 0 and ours.values["tokens_per_second"] > 0
         with pytest.raises(ChildError, match="took longer than 0 s"):
-            run_peer(PEERS[0], "prepare", {"corpus": {}, "length": 1}, timeout_s=0)
+            run_peer(PEERS[0], "prepare", {"corpus": {}, "sequence_length": 1}, timeout_s=0)
     assert not Path(corpus.folder).exists()
 
 

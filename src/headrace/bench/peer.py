@@ -1,4 +1,4 @@
-"""Bench: what all benchmarks share. A peer runs in a process of its own, and cannot spoil the rest."""
+"""Peers of a benchmark: each runs in a process of its own, on the same corpus, and cannot spoil the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLL_S = 0.2
 CHILD = "headrace.bench.peers.child"
 
 Say = Callable[[str, str], None]
-"""Told which peer is at work, and on what, so that whoever waits can see it."""
+"""A callback that gets the name of the peer at work and what it is doing, to be shown to whoever waits."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class Peer:
 
     name: str
     module: str
-    """What a child process imports and measures."""
+    """The module that a child process imports and measures."""
     package: str
-    """Whose version is printed; its pip line when it is missing."""
+    """The package whose version is printed, or whose pip line if it is missing."""
     num_workers: int = 2
     other_workers: int = 1
     is_headrace: bool = False
     makes_tokens: bool = False
-    """Whether it tokenises while it serves: then its work is one whole pass, from the very start."""
+    """Whether it tokenises while it serves: it is then timed over one whole pass, from the very start."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The same bytes for every peer."""
+    """The files that every peer works on."""
 
     folder: str
     text: str
@@ -61,7 +61,7 @@ class Corpus:
 
 @dataclass
 class Result:
-    """What became of one peer; `values` are empty if it is missing or failed."""
+    """The outcome for one peer; `values` are empty if it is missing or failed."""
 
     peer: str
     version: str = ""
@@ -77,7 +77,7 @@ class Result:
 
 
 def choose_peers(peers: Sequence[Peer], only: Sequence[str], skip: Sequence[str]) -> list[Peer]:
-    """By name; a part of a name stands for all that have it."""
+    """Select peers by name; a part of a name stands for all that have it."""
     for name in (*only, *skip):
         if not any(name in peer.name for peer in peers):
             raise UsageError(f"{name!r}: no such peer. Peers are {', '.join(peer.name for peer in peers)}")
@@ -86,7 +86,7 @@ def choose_peers(peers: Sequence[Peer], only: Sequence[str], skip: Sequence[str]
 
 
 def begin(peer: Peer) -> Result:
-    """A result with the peer's version, or with its install line if it is not installed."""
+    """Return a result with the peer's version, or with its install line if it is not installed."""
     try:
         return Result(peer.name, metadata.version(peer.package))
     except metadata.PackageNotFoundError:
@@ -94,7 +94,7 @@ def begin(peer: Peer) -> Result:
 
 
 def run_peer(peer: Peer, kind: str, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """Run one measurement of a peer; adds the most memory that it and its children had at once."""
+    """Run one measurement of a peer, and add the most memory that it and its children had at once."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
         Child([sys.executable, "-m", CHILD], folder=folder) as child,
@@ -117,7 +117,7 @@ def _tree_bytes(pid: int) -> int:
 
 
 def _anonymous_bytes(process: psutil.Process) -> int:
-    """What a process has allocated, shared parts by their share. Mapped files are the system's to drop."""
+    """Return what a process has allocated, shared memory by its share; mapped files do not count."""
     try:
         with open(f"/proc/{process.pid}/smaps_rollup") as file:
             fields = dict(line.split(":", 1) for line in file.readlines()[1:])
@@ -130,7 +130,7 @@ def _anonymous_bytes(process: psutil.Process) -> int:
 
 @contextlib.contextmanager
 def bench_corpus(sources: Sequence[Source], megabytes: float, tokenizer: str) -> Iterator[Corpus]:
-    """A text of this size from the lines of a corpus in random order, its cache and its tokens; removed at the end."""
+    """Make a text of this size from shuffled lines of a corpus, its cache and its tokens; remove them at the end."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         text = Path(folder) / "corpus.txt"
         _write_text(text, sources, int(megabytes * 1e6))
@@ -161,7 +161,7 @@ def _write_text(path: Path, sources: Sequence[Source], nbytes: int) -> None:
 
 
 def _documents(sources: Sequence[Source], nbytes: int) -> Iterable[bytes]:
-    """Documents until there are enough bytes of them."""
+    """Yield documents until there are enough bytes of them."""
     from collections import Counter
 
     reader, total = Reader(sources), 0

@@ -1,4 +1,4 @@
-"""Bench tokenize: the same vocabulary, the same text in memory, the same ids."""
+"""Benchmark of tokenizers: the same vocabulary, the same text in memory, the same ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PEERS = [
 
 
 def bench_tokenize(corpus: Corpus, peers: Sequence[Peer], say: Say, seconds: float = 2.0) -> Iterator[Result]:
-    """One result after the other; `same_ids` compares with the first peer that gave any."""
+    """Yield one result as each peer ends; `same_ids` compares with the first peer that returned any."""
     ids: str | None = None
     ours: float | None = None
     arguments = {"text": corpus.text, "tokenizer": f"{corpus.cache}/tokenizer.json", "seconds": seconds}

@@ -1,4 +1,4 @@
-"""`headrace plan`: what a run will cost before it starts, or what to run in a given time."""
+"""`headrace plan`: predicts what a run will cost, or proposes what to run in a given time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plan(
         float | None, typer.Option(min=0.05, help="Propose the config that should reach the lowest loss in this time.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help=f"With --minutes: where the config goes. Default: {DEFAULT_OUT}.")
+        Path | None, typer.Option(help=f"With --minutes: the config file to write. Default: {DEFAULT_OUT}.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,6 +78,7 @@ def _shape(config: Config) -> str:
 
 
 def show_proposal(proposal: Proposal, out: Path) -> None:
+    """Print the proposal, what is expected of it, and how to run it."""
     prospect, model = proposal.prospect, proposal.config.model
     exposure = prospect.exposure
     display.out.print(f"[bold]{escape(_shape(proposal.config))}[/]: {human_count(exposure.parameters)} parameters")
@@ -94,6 +95,7 @@ def show_proposal(proposal: Proposal, out: Path) -> None:
 
 
 def show_plan(plan: Plan) -> None:
+    """Print the prediction: FLOPs, time, memory, disk and assumptions."""
     display.out.print(_counts(plan))
     seconds = "unknown" if plan.step_s is None else f"{1e3 * plan.step_s:,.0f} ms"
     speed = "unknown" if plan.tokens_per_second is None else f"{plan.tokens_per_second:,.0f} tokens/s"

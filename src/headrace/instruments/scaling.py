@@ -28,7 +28,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Way:
-    """How cores are used: so many processes, each with so many threads."""
+    """A way to use cores: a number of processes, each with a number of threads."""
 
     processes: int
     threads: int
@@ -44,7 +44,7 @@ class Way:
 
 @dataclass
 class Measured:
-    """What a way reached; medians over all its updates."""
+    """The result of one way, as medians over all its updates."""
 
     by: str
     cores: int
@@ -52,22 +52,22 @@ class Measured:
     threads: int
     tokens_per_second: float
     speedup: float
-    """Times one core."""
+    """Speed as a multiple of the first way's, which is usually one core."""
     efficiency_percent: float
     memory_bytes_per_worker: int
     cpu_cores: float
     """Processor time over wall time, all workers together."""
     aggregation_percent: float | None
-    """Share of the time in which gradients were waited for; None with one process, and where it cannot be told."""
+    """Share of the time spent waiting for gradients; None with one process, and where it is not known."""
     taken_percent: float | None = None
     """Share of the processor time that the workers wanted and other programs had; None where it is not known."""
     expected_speedup: float | None = None
-    """By perf/scaling.py, from the step of one core and the measured all-reduce; for processes."""
+    """Prediction of perf/scaling.py from the step of one core and the measured all-reduce; only for processes."""
 
 
 @dataclass
 class Scaling:
-    """All ways; also what `scale --json` prints."""
+    """The results of all ways, as `scale --json` prints them."""
 
     cores: int
     tokens_per_update: int
@@ -80,12 +80,12 @@ class Scaling:
 
     @property
     def taken_percent(self) -> float:
-        """The worst of all ways."""
+        """The largest share that other programs took of any way."""
         return max((way.taken_percent or 0.0 for way in self.measured), default=0.0)
 
     @property
     def best(self) -> Measured:
-        """Fewer processes, if they are as fast: they take less memory."""
+        """The fastest way; among equals the one with fewer processes, which takes less memory."""
         return max(self.measured, key=lambda way: (way.tokens_per_second, -way.processes))
 
     def as_json(self) -> dict[str, Any]:
@@ -93,8 +93,9 @@ class Scaling:
 
 
 def ways_to_scale(num_cores: int, batch_size: int) -> list[Way]:
-    """One core, and every number of cores (the powers of two and all, if there are many) by threads and by processes;
-    all of them also by several processes of several threads.
+    """Return the ways to measure: each number of cores by threads and by processes, and all cores by mixtures of both.
+
+    Of more than four cores, the numbers are the powers of two and all.
 
     >>> [(way.processes, way.threads) for way in ways_to_scale(4, 12)]
     [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2)]
@@ -108,7 +109,7 @@ def ways_to_scale(num_cores: int, batch_size: int) -> list[Way]:
 
 
 def ways_for_all(num_cores: int, batch_size: int) -> list[Way]:
-    """All cores: one process with all of them, up to one for each.
+    """Return the ways that use all cores, from one process with all of them to one process for each.
 
     >>> [(way.processes, way.threads) for way in ways_for_all(4, 12)]
     [(1, 4), (2, 2), (4, 1)]
@@ -131,7 +132,7 @@ def scale(
     num_repeats: int = 3,
     on_run: Callable[[Way, int], None] = lambda way, repeat: None,
 ) -> Scaling:
-    """Measure the ways. The first must be one core if speedups are to be of one core; they are of the first."""
+    """Measure the ways in turns. Speedups are relative to the first way."""
     job = _job(config, num_steps)
     seen: dict[Way, list[list[dict[str, Any]]]] = {way: [] for way in ways}
     failures: list[str] = []
@@ -166,7 +167,7 @@ def scale(
 
 
 def _job(config: Config, num_steps: int) -> dict[str, Any]:
-    """What all ways have in common: the network, the batch, and how it is computed."""
+    """Return what all ways have in common: the network, the batch, and how it is computed."""
     model, training = config.model.model_copy(), config.training
     model.vocab_size = vocabulary_of(config)
     model.context = model.context or training.max_length
@@ -206,9 +207,9 @@ def _name(way: Way) -> str:
 
 
 def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measured:
-    """Rank 0's clock for the update, which all end together; memory and processor time of all workers.
+    """Summarise the runs of a way: time by rank 0's clock, since all end together; memory and processor time of all.
 
-    Runs that other programs disturbed count only where there are no others.
+    Runs that other programs disturbed count only if there are no others.
     """
     runs = [run for run in runs if not is_disturbed(_taken_percent(run))] or runs
     step_s = statistics.median(step for run in runs for step in run[0]["steps_s"])
@@ -229,12 +230,12 @@ def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measure
 
 
 def _taken_percent(run: list[dict[str, Any]]) -> float | None:
-    """The worst of the workers: the others wait for it."""
+    """Return the largest share taken from any worker, since the others wait for it."""
     return max((worker["taken_percent"] for worker in run if worker["taken_percent"] is not None), default=None)
 
 
 def _step_of(runs: list[list[dict[str, Any]]], job: dict[str, Any]) -> Step:
-    """The update on one core, as the model of scaling wants it."""
+    """Return the update on one core as the model of scaling (perf/scaling.py) wants it."""
     middle = {
         stage: statistics.median(run[0]["stages_s"][stage] for run in runs)
         for stage in ("forward", "backward", "optimizer")
@@ -257,6 +258,7 @@ def _add_expectations(measured: list[Measured], step: Step, bytes_per_second: fl
 
 
 def describe_disturbance(scaling: Scaling) -> str:
+    """Return the warning about a measurement that other programs disturbed."""
     return (
         f"other programs had the processor for up to {scaling.taken_percent:.0f}% of the time, so that this measurement"
         " says little and is not remembered. Measure again with `headrace scale` when the machine is quiet."

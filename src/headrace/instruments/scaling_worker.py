@@ -77,7 +77,7 @@ def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
 
 
 def _all_reduce_rate(num_bytes: int, group: Group) -> float | None:
-    """Bytes that this rank sends in a second while all gradients are averaged and nothing else is done."""
+    """Measure the bytes per second that this rank sends while gradients are averaged and nothing else is done."""
     if group.world_size == 1:
         return None
     import torch.distributed

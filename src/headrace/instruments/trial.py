@@ -29,13 +29,13 @@ from headrace.training.optimizer import Optimizer
 from headrace.training.step import Execution, TrainStep
 
 LEAST_TOKENS = 1024  # computed at a time; enough for products to run at full rate
-LEAST_SECONDS = 0.3  # of a measurement; several short steps make one
+LEAST_SECONDS = 0.3  # of a measurement: short steps are repeated
 PEAK_FACTOR = 0.01  # of the learning rate: the weights should stay what they are
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a whole update, per token of it."""
+    """The cost of an update, per token."""
 
     seconds_per_token: float
     peak_bytes: int
@@ -73,7 +73,7 @@ class Trial:
 
 
 class _Bench:
-    """What runs in the trial's process."""
+    """The configuration at work, in the trial's process."""
 
     def __init__(self, config: Config, is_chosen: bool) -> None:
         training = config.training
@@ -95,7 +95,7 @@ class _Bench:
         self._num_rows = min(training.batch_size, per_pass * size)
 
     def measure(self) -> Cost:
-        """Passes over some of the rows stand for all of them; data and update are those of a whole step."""
+        """Measure a step: passes over some rows, scaled to all of them, and data wait and update of a whole step."""
         training = self._config.training
         began, spent, num_steps = time.perf_counter(), 0.0, 0
         while num_steps == 0 or time.perf_counter() - began < LEAST_SECONDS:
@@ -109,7 +109,7 @@ class _Bench:
         return Cost(spent / num_steps / (training.batch_size * training.max_length), peak_memory_bytes())
 
     def _next(self) -> Batch:
-        """The next batch, in the words of a smaller vocabulary where that is tried."""
+        """Return the next batch, its ids folded into the vocabulary where a smaller one is tried."""
         batch, size = next(self._loader), self._config.model.vocab_size
         if batch.inputs.max() < size and batch.targets.max() < size:
             return batch
@@ -117,7 +117,7 @@ class _Bench:
 
 
 def execution_of(config: Config) -> Execution:
-    """As a configuration that leaves nothing open says."""
+    """Return the execution of a fully resolved configuration."""
     training = config.training
     return Execution(
         training.micro_batch_size,

@@ -1,4 +1,4 @@
-"""Sections on what the machine did: FLOPs, roofline, memory, scaling."""
+"""Sections on computation: FLOPs, roofline, memory, scaling."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ SCALING_HEADINGS = (
 
 
 def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show the FLOPs of an update by part, and its stages on the roofline."""
     blocks: list[Block] = []
     scatter: list[Series] = []
     rows = []
@@ -61,7 +62,7 @@ def _points(run: RunRecord) -> list[Point]:
 
 
 def _roof(run: RunRecord, scatter: list[Series]) -> Series:
-    """The two roofs, from left of the first point to right of the last."""
+    """Return the two roofs, from left of the first point to right of the last."""
     peak, bandwidth = float(run.peak_flops or 0), float(run.environment["memory_bandwidth"])
     intensities = [series.points[0][0] for series in scatter]
     ridge = peak / bandwidth
@@ -70,6 +71,7 @@ def _roof(run: RunRecord, scatter: list[Series]) -> Series:
 
 
 def memory(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show memory by part, the measured peak, and the headroom."""
     blocks: list[Block] = []
     for run in runs:
         parts = run.environment.get("memory_parts")
@@ -88,7 +90,7 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def _room(run: RunRecord, growing: int, free: float) -> str:
-    """What each process could still take, and what for; `growing`: what grows with the micro-batch."""
+    """Describe the memory that each process could still use; `growing` bytes grow with the micro-batch."""
     if free <= 0:
         return "No headroom: this run takes more than 90% of the machine's memory."
     factor = room_for(growing, free)
@@ -103,7 +105,7 @@ def _room(run: RunRecord, growing: int, free: float) -> str:
 
 
 def scaling(runs: Sequence[RunRecord]) -> list[Block]:
-    """Whole updates by threads and processes, and matrix products by threads, where they were measured."""
+    """Show measured updates by threads and processes, and matrix products by threads."""
     blocks = [Table(SCALING_HEADINGS, _updates(run)) for run in runs if run.environment.get("scaling")]
     return [*blocks, *_products(runs)]
 
