@@ -17,9 +17,9 @@ from headrace.instruments.short_run import ShortRun
 from headrace.jobs.plan import Plan
 from headrace.jobs.plan import plan as make_plan
 from headrace.jobs.propose import Proposal, propose, write_plan
-from headrace.perf.flops import PHASES
+from headrace.report.computing import flops_table
 from headrace.run.config import Config, Layers
-from headrace.units import human_bytes, human_count, human_percent, human_time
+from headrace.units import human_bytes, human_count, human_time
 
 DEFAULT_OUT = Path("plan.yaml")
 
@@ -130,16 +130,11 @@ def show_plan(plan: Plan) -> None:
 
 
 def _counts(plan: Plan) -> Table:
-    """Parameters and FLOPs of an update by part."""
+    """Return the parameters and FLOPs of an update by part, as the report shows them."""
+    counted = flops_table(plan.work)
     table = Table(box=None, padding=(0, 2))
-    table.add_column("matrix FLOPs of an update")
-    for heading in ("parameters", *PHASES, "share"):
-        table.add_column(heading, justify="right")
-    counts = plan.work.counts
-    total = sum(plan.work.phase_flops(phase) for phase in PHASES)
-    for part, phases in plan.work.flops.items():
-        share = human_percent(100 * sum(phases.values()) / total)
-        table.add_row(part, human_count(counts.parameters[part]), *(human_count(phases[p]) for p in PHASES), share)
-    sums = (human_count(plan.work.phase_flops(phase)) for phase in PHASES)
-    table.add_row("in all", human_count(counts.num_parameters), *sums, "100%")
+    for heading in counted.headings:
+        table.add_column(heading, justify="right" if table.columns else "left")
+    for row in counted.rows:
+        table.add_row(*row)
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.perf.flops import PHASES, least_traffic
+from headrace.perf.flops import PHASES, Work, least_traffic
 from headrace.perf.memory import room_for
 from headrace.perf.roofline import Point, attainable, roofline_points
 from headrace.report.blocks import Bar, Block, Chart, Paragraph, Series, Table
@@ -22,7 +22,7 @@ def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
     scatter: list[Series] = []
     rows = []
     for run in runs:
-        blocks.append(_flops_table(run, len(runs) > 1))
+        blocks.append(flops_table(run.work, run.name) if len(runs) > 1 else flops_table(run.work))
         for point in _points(run):
             label = f"{run.name}: {point.name}" if len(runs) > 1 else point.name
             scatter.append(Series(label, [(point.intensity, point.achieved_flops / 1e9)], is_scatter=True))
@@ -37,17 +37,17 @@ def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
     return [*blocks, chart, Table(headings, rows)]
 
 
-def _flops_table(run: RunRecord, is_named: bool) -> Table:
-    total = sum(run.work.phase_flops(phase) for phase in PHASES)
+def flops_table(work: Work, title: str = "matrix FLOPs of an update") -> Table:
+    """Return the parameters and the FLOPs of an update by part and phase."""
+    total = sum(work.phase_flops(phase) for phase in PHASES)
     rows = []
-    for part, phases in run.work.flops.items():
-        mine = sum(phases.values())
-        parameters = human_count(run.work.counts.parameters[part])
+    for part, phases in work.flops.items():
+        parameters = human_count(work.counts.parameters[part])
         cells = [human_count(phases[phase]) if phases[phase] else "·" for phase in PHASES]
-        rows.append([part, parameters, *cells, human_percent(100 * mine / total)])
-    sums = [human_count(run.work.phase_flops(phase)) for phase in PHASES]
-    rows.append(["in all", human_count(run.work.counts.num_parameters), *sums, "100%"])
-    return Table([run.name if is_named else "matrix FLOPs of an update", "parameters", *PHASES, "share"], rows)
+        rows.append([part, parameters, *cells, human_percent(100 * sum(phases.values()) / total)])
+    sums = [human_count(work.phase_flops(phase)) for phase in PHASES]
+    rows.append(["in all", human_count(work.counts.num_parameters), *sums, "100%"])
+    return Table([title, "parameters", *PHASES, "share"], rows)
 
 
 def _points(run: RunRecord) -> list[Point]:

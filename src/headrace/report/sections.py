@@ -41,11 +41,16 @@ def all_sections(runs: Sequence[RunRecord]) -> list[Section]:
 
 def performance(runs: Sequence[RunRecord]) -> list[Block]:
     """Show the main figures at a glance."""
+    return _for_each(runs, lambda run: Tiles(_tiles(run)))
+
+
+def _for_each(runs: Sequence[RunRecord], make: Callable[[RunRecord], Block]) -> list[Block]:
+    """Return a block for each run, under its name if there are several."""
     blocks: list[Block] = []
     for run in runs:
         if len(runs) > 1:
             blocks.append(Paragraph(run.name, is_key=True))
-        blocks.append(Tiles(_tiles(run)))
+        blocks.append(make(run))
     return blocks
 
 
@@ -150,12 +155,7 @@ def _measured(run: RunRecord) -> list[dict[str, Any]]:
 
 def pipeline(runs: Sequence[RunRecord]) -> list[Block]:
     """Show the stages from text to update, and mark the slow one."""
-    blocks: list[Block] = []
-    for run in runs:
-        if len(runs) > 1:
-            blocks.append(Paragraph(run.name, is_key=True))
-        blocks.append(Pipeline(_stages(run)))
-    return blocks
+    return _for_each(runs, lambda run: Pipeline(_stages(run)))
 
 
 def _stages(run: RunRecord) -> list[Stage]:
