@@ -10,8 +10,7 @@ _UNITS |= {f"{unit}b": 1000**power for power, unit in enumerate("kmgt", start=1)
 
 
 def human_bytes(count: float) -> str:
-    """Format a number of bytes.
-
+    """
     >>> human_bytes(1536), human_bytes(12)
     ('1.5 KiB', '12 B')
     """
@@ -23,8 +22,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_count(count: float) -> str:
-    """Format a count.
-
+    """
     >>> human_count(1234567)
     '1.2 M'
     """
@@ -36,8 +34,7 @@ def human_count(count: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """Format a duration.
-
+    """
     >>> human_time(75), human_time(1.25)
     ('1m 15s', '1.2s')
     """
@@ -51,8 +48,7 @@ def human_time(seconds: float) -> str:
 
 
 def human_rate(flops_per_second: float | None) -> str:
-    """Format a rate of computation.
-
+    """
     >>> human_rate(1.234e11), human_rate(None)
     ('123 GFLOP/s', 'unknown')
     """
@@ -63,8 +59,7 @@ def human_rate(flops_per_second: float | None) -> str:
 
 
 def human_percent(percent: float | None) -> str:
-    """Format a percentage.
-
+    """
     >>> human_percent(62.4), human_percent(0.012), human_percent(None)
     ('62%', '0.012%', 'unknown')
     """
@@ -74,7 +69,7 @@ def human_percent(percent: float | None) -> str:
 
 
 def parse_bytes(name: str, text: str) -> int:
-    """Parse a size such as 256MiB, 850MB or 1.5G; `name` is the option that an error names.
+    """Read a size such as 256MiB, 850MB or 1.5G; `name` is the option that an error is about.
 
     >>> parse_bytes("--memory-budget", "256MiB")
     268435456

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from headrace.errors import CorpusError, UsageError
-from headrace.instruments.short_run import ShortRun, train_briefly
+from headrace.instruments.short_run import ShortRun
 from headrace.jobs import propose as recipe
 from headrace.models.counts import count
 from headrace.perf.loss_law import Exposure, Law
@@ -31,7 +31,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
-    """Trials that take no time: what the law says, at 10 GFLOP/s."""
+    """Short runs that take no time: what the law says, at 10 GFLOP/s."""
     seen: list[Config] = []
 
     def pretend(config: Config, seconds: float, train_bytes: float, _before: ShortRun | None) -> ShortRun:
@@ -90,19 +90,6 @@ def test_what_cannot_be_planned(corpus: Path, tried: list[Config], monkeypatch: 
     with pytest.raises(CorpusError, match="empty"):
         recipe.propose(given(corpus), minutes=5)
     assert not tried
-
-
-def test_a_short_run_is_a_whole_run(corpus: Path) -> None:
-    layers = given(corpus, **{"training.threads": 1, "training.precision": "float32", "training.max_length": 32})
-    layers.add({"model.d_model": 32, "model.num_layers": 1, "data.tokenizer": "byte"}, "test")
-    short = train_briefly(layers.build(), seconds=0.5, train_bytes=380_000)
-    assert short.exposure.vocab_size == 257
-    assert short.exposure.bytes_per_token == pytest.approx(1.0, abs=0.02)
-    assert short.exposure.tokens > 0
-    assert 0 < short.bits_per_byte < 9
-    assert short.seconds_per_token > 0
-    again = train_briefly(layers.build(), seconds=0.2, train_bytes=380_000, before=short)
-    assert (again.precision, again.matmul) == (short.precision, short.matmul)
 
 
 def test_the_command_writes_what_train_takes(command: Command, corpus: Path, tried: list[Config]) -> None:

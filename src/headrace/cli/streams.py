@@ -1,4 +1,4 @@
-"""Standard output and error that never end a command, even if they are closed, full, or lack characters."""
+"""Standard output and error that never end a command: not when they are closed, full, or know few characters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 
 
 class _SteadyFile(io.RawIOBase):
-    """The file behind a stream. Once it cannot be written any more, output is dropped, and the reason is kept."""
+    """The file behind a stream. When it cannot be written any more, what comes is dropped, and the reason is kept."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -41,7 +41,7 @@ _files: dict[str, _SteadyFile] = {}
 
 
 def steady_streams() -> None:
-    """Replace sys.stdout and sys.stderr by such streams; one that is not Python's own only learns to escape."""
+    """Make sys.stdout and sys.stderr such streams; one that somebody has replaced only spells out what it lacks."""
     _occupy_standard_descriptors()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream: TextIO | None = getattr(sys, name)
@@ -61,7 +61,7 @@ def steady_streams() -> None:
 
 
 def lost_output() -> OSError | None:
-    """Return why results did not reach standard output, or None; a reader that went away did not want them."""
+    """Why results did not reach standard output, if they did not. A reader that has gone away did not want them."""
     if "stdout" not in _files:
         return None
     sys.stdout.flush()
@@ -70,7 +70,7 @@ def lost_output() -> OSError | None:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Open the null device in place of a closed standard stream, else the next file opened would take its place."""
+    """Put the null device where a standard stream is closed, or the next file that is opened would take its place."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
