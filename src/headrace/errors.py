@@ -59,5 +59,5 @@ class MissingExtraError(UsageError):
     """A library that only one neighbour needs is not installed; the message has its pip line."""
 
 
-class PeerError(HeadraceError):
-    """A peer in a benchmark failed; its message is shown in the table, and the others go on."""
+class ChildError(HeadraceError):
+    """A process that headrace started for a measurement failed, was killed, or took too long."""

@@ -15,11 +15,11 @@ from headrace.bench.peer import Peer, begin, bench_corpus, choose_peers, run_pee
 from headrace.bench.train import PEERS as TRAINERS
 from headrace.bench.train import bench_config, bench_train
 from headrace.data.corpus.sources import as_sources
-from headrace.errors import PeerError, UsageError
+from headrace.errors import ChildError, UsageError
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]
-PEER_FILES = sorted(Path(headrace.__file__).parent.glob("peers/*/*.py"))
+PEER_FILES = sorted(Path(headrace.__file__).parent.glob("bench/peers/*/*.py"))
 
 
 def say_nothing(peer: str, what: str) -> None:
@@ -54,8 +54,8 @@ def test_a_peer_that_fails_or_hangs_is_shown_and_the_others_go_on(text: Path) ->
         assert ours.status == "ok" and ours.values["batches"] >= 2
         assert ours.values["same_order_after_restart"] and ours.values["same_order_with_other_workers"]
         assert ours.values["peak_memory_bytes"] >= 0 and ours.values["tokens_per_second"] > 0
-        with pytest.raises(PeerError, match="took longer than 0 s"):
-            run_peer(PEERS[0], "prepare", {"corpus": {}, "length": 1}, timeout_s=0)
+        with pytest.raises(ChildError, match="took longer than 0 s"):
+            run_peer(PEERS[0], "prepare", {"corpus": {}, "sequence_length": 1}, timeout_s=0)
     assert not Path(corpus.folder).exists()
 
 

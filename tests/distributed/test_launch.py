@@ -17,6 +17,7 @@ import pytest
 from headrace.distributed import launch
 from headrace.distributed.launch import STORE, Processes
 from headrace.errors import EXIT_STOPPED, TrainingError
+from headrace.machine import children
 
 SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -62,7 +63,7 @@ def test_a_signal_before_there_are_processes_is_not_lost(monkeypatch: pytest.Mon
         os.kill(os.getpid(), signal.SIGTERM)
         return started[-1]
 
-    monkeypatch.setattr(launch.subprocess, "Popen", interrupted)
+    monkeypatch.setattr(children.subprocess, "Popen", interrupted)
     assert launch.launch(3, []) == EXIT_STOPPED
     assert [process.returncode for process in started] == [-signal.SIGTERM]
 

@@ -1,4 +1,4 @@
-"""Proposals: trials are few and bounded, what is given stays, and the config that is written can be trained."""
+"""Proposals: short runs are few and bounded, what is given stays, and the config that is written can be trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from headrace.errors import CorpusError, UsageError
-from headrace.instruments.short_run import Tryout, try_out
+from headrace.instruments.short_run import ShortRun
 from headrace.jobs import propose as recipe
 from headrace.models.counts import count
 from headrace.perf.loss_law import Exposure, Law
@@ -31,17 +31,17 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
-    """Trials that take no time: what the law says, at 10 GFLOP/s."""
+    """Short runs that take no time: what the law says, at 10 GFLOP/s."""
     seen: list[Config] = []
 
-    def pretend(config: Config, seconds: float, train_bytes: float, _before: Tryout | None) -> Tryout:
+    def pretend(config: Config, seconds: float, train_bytes: float, _before: ShortRun | None) -> ShortRun:
         seen.append(config)
         counts = count(config.model, config.training.max_length)
         per_token = counts.training_flops_per_token / 1e10
         exposure = Exposure(counts.num_parameters, config.model.vocab_size, seconds / per_token, train_bytes / 3, 3.0)
-        return Tryout(config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2, "float32", "default")
+        return ShortRun(config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2, "float32", "default")
 
-    monkeypatch.setattr(recipe, "try_out", pretend)
+    monkeypatch.setattr(recipe, "train_briefly", pretend)
     return seen
 
 
@@ -54,7 +54,7 @@ def given(corpus: Path, **values: Any) -> Layers:
 def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[Config]) -> None:
     proposal = recipe.propose(given(corpus), minutes=5)
     config = proposal.config
-    assert 2 <= len(tried) <= recipe.MOST_TRIALS
+    assert 2 <= len(tried) <= recipe.MOST_RUNS
     assert len({config.model_dump_json() for config in tried}) == len(tried), "nothing is tried twice"
     assert config.training.max_minutes == 5
     assert config.data.tokenizer in {config.data.tokenizer for config in tried}
@@ -62,7 +62,7 @@ def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[
     assert config.model.d_ff
     assert config.model.context == config.training.max_length
     assert proposal.as_json()["tokens"] == pytest.approx(proposal.prospect.exposure.tokens, abs=1)
-    assert any("trials" in text for text in proposal.assumptions)
+    assert any("short runs" in text for text in proposal.assumptions)
     assert any("times" in text for text in proposal.assumptions), "the small corpus repeats"
 
 
@@ -90,19 +90,6 @@ def test_what_cannot_be_planned(corpus: Path, tried: list[Config], monkeypatch: 
     with pytest.raises(CorpusError, match="empty"):
         recipe.propose(given(corpus), minutes=5)
     assert not tried
-
-
-def test_a_trial_is_a_small_run(corpus: Path) -> None:
-    layers = given(corpus, **{"training.threads": 1, "training.precision": "float32", "training.max_length": 32})
-    layers.add({"model.d_model": 32, "model.num_layers": 1, "data.tokenizer": "byte"}, "test")
-    trial = try_out(layers.build(), seconds=0.5, train_bytes=380_000)
-    assert trial.exposure.vocab_size == 257
-    assert trial.exposure.bytes_per_token == pytest.approx(1.0, abs=0.02)
-    assert trial.exposure.tokens > 0
-    assert 0 < trial.bits_per_byte < 9
-    assert trial.seconds_per_token > 0
-    again = try_out(layers.build(), seconds=0.2, train_bytes=380_000, before=trial)
-    assert (again.precision, again.matmul) == (trial.precision, trial.matmul)
 
 
 def test_the_command_writes_what_train_takes(command: Command, corpus: Path, tried: list[Config]) -> None:

@@ -12,8 +12,6 @@ import pytest
 
 from headrace.errors import ReportError
 from headrace.report import report
-from headrace.report.blocks import Chart, Series
-from headrace.report.charts import draw
 from headrace.report.read import read_run
 from headrace.run.directory import RunFolder
 from headrace.run.pretraining import train
@@ -179,13 +177,6 @@ def test_a_real_run(tmp_path: Path) -> None:
     assert "per epoch" in text
     assert "12 steps" in text
     assert "unknown" not in text.split("Where the time went")[2].split("FLOPs and roofline")[0]
-
-
-def test_charts_bear_odd_values() -> None:
-    assert draw(Chart("empty", "", "", [])) == ""
-    assert draw(Chart("nan", "", "", [Series("a", [(1, float("nan")), (2, float("inf"))])])) == ""
-    assert "nan" not in draw(Chart("one", "", "", [Series("a", [(1, 1.0), (2, float("nan"))])]))
-    assert draw(Chart("flat", "", "", [Series("a", [(0, 0.0), (1, 0.0)])]))
 
 
 def test_the_command(command: Command, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bench loaders: the field side by side on the same tokens, each as its own documentation recommends."""
+"""Benchmark of loaders: peers on the same tokens, each used as its own documentation recommends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.bench.peer import Corpus, Peer, Result, Say, begin, run_peer
-from headrace.errors import PeerError
+from headrace.errors import ChildError
 
 PEERS = [
     Peer("headrace-cache", "headrace.bench.peers.loaders.headrace_cache", "headrace", is_headrace=True),
@@ -31,21 +31,21 @@ class LoaderOptions:
     sequence_length: int = 256
     num_batches: int = 100
     step_ms: float = 100.0
-    """Length of the simulated training step that data wait is measured against."""
+    """Duration of the simulated training step that data wait is measured against."""
     least_s: float = 1.5
     most_s: float = 15.0
     timeout_s: float = 120.0
 
 
 def bench_loaders(corpus: Corpus, peers: Sequence[Peer], options: LoaderOptions, say: Say) -> Iterator[Result]:
-    """One result after the other, as each peer ends. headrace's ratio to a peer is in the peer's values."""
+    """Yield one result as each peer ends; it includes headrace's speed as a multiple of the peer's."""
     ours: float | None = None
     for peer in peers:
         result = begin(peer)
         if result.status == "ok":
             try:
                 result.values = _measure(corpus, peer, options, say)
-            except PeerError as problem:
+            except ChildError as problem:
                 result.status, result.message = "failed", str(problem)
         speed = result.values.get("tokens_per_second")
         if peer.name == "headrace-cache":
@@ -56,7 +56,7 @@ def bench_loaders(corpus: Corpus, peers: Sequence[Peer], options: LoaderOptions,
 
 
 def _measure(corpus: Corpus, peer: Peer, options: LoaderOptions, say: Say) -> dict[str, Any]:
-    shared: dict[str, Any] = {"corpus": asdict(corpus), "length": options.sequence_length}
+    shared: dict[str, Any] = {"corpus": asdict(corpus), "sequence_length": options.sequence_length}
     say(peer.name, "prepares")
     prepared = run_peer(peer, "prepare", shared, options.timeout_s)
     shared["batch_size"] = options.batch_size

@@ -1,13 +1,9 @@
-"""Bench: what all benchmarks share. A peer runs in a process of its own, and cannot spoil the rest."""
+"""Peers of a benchmark: each runs in a process of its own, on the same corpus, and cannot spoil the rest."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,13 +19,14 @@ from headrace.data.corpus.readers import Reader
 from headrace.data.corpus.segments import plan_segments
 from headrace.data.corpus.sources import Source
 from headrace.data.prepare import prepare
-from headrace.errors import PeerError, UsageError
+from headrace.errors import ChildError, UsageError
+from headrace.machine.children import Child
 
 POLL_S = 0.2
 CHILD = "headrace.bench.peers.child"
 
 Say = Callable[[str, str], None]
-"""Told which peer is at work, and on what, so that whoever waits can see it."""
+"""A callback that gets the name of the peer at work and what it is doing, to be shown to whoever waits."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +35,19 @@ class Peer:
 
     name: str
     module: str
-    """What a child process imports and measures."""
+    """The module that a child process imports and measures."""
     package: str
-    """Whose version is printed; its pip line when it is missing."""
+    """The package whose version is printed, or whose pip line if it is missing."""
     num_workers: int = 2
     other_workers: int = 1
     is_headrace: bool = False
     makes_tokens: bool = False
-    """Whether it tokenises while it serves: then its work is one whole pass, from the very start."""
+    """Whether it tokenises while it serves: it is then timed over one whole pass, from the very start."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The same bytes for every peer."""
+    """The files that every peer works on."""
 
     folder: str
     text: str
@@ -64,7 +61,7 @@ class Corpus:
 
 @dataclass
 class Result:
-    """What became of one peer; `values` are empty if it is missing or failed."""
+    """The outcome for one peer; `values` are empty if it is missing or failed."""
 
     peer: str
     version: str = ""
@@ -80,7 +77,7 @@ class Result:
 
 
 def choose_peers(peers: Sequence[Peer], only: Sequence[str], skip: Sequence[str]) -> list[Peer]:
-    """By name; a part of a name stands for all that have it."""
+    """Select peers by name; a part of a name stands for all that have it."""
     for name in (*only, *skip):
         if not any(name in peer.name for peer in peers):
             raise UsageError(f"{name!r}: no such peer. Peers are {', '.join(peer.name for peer in peers)}")
@@ -89,7 +86,7 @@ def choose_peers(peers: Sequence[Peer], only: Sequence[str], skip: Sequence[str]
 
 
 def begin(peer: Peer) -> Result:
-    """A result with the peer's version, or with its install line if it is not installed."""
+    """Return a result with the peer's version, or with its install line if it is not installed."""
     try:
         return Result(peer.name, metadata.version(peer.package))
     except metadata.PackageNotFoundError:
@@ -97,45 +94,18 @@ def begin(peer: Peer) -> Result:
 
 
 def run_peer(peer: Peer, kind: str, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """Run one measurement of a peer; adds the most memory that it and its children had at once."""
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        result, errors = Path(folder) / "result.json", Path(folder) / "errors.txt"
-        command = [sys.executable, "-m", CHILD, kind, peer.module, json.dumps(arguments)]
-        with open(errors, "wb") as log:
-            process = subprocess.Popen(
-                [*command, str(result)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=folder,
-            )
-            try:
-                peak_bytes = _watch(process, timeout_s)
-            finally:
-                _end(process)
-        if not result.exists():
-            raise PeerError(_last_line(errors) or f"ended with code {process.returncode} and no message")
-        return {**json.loads(result.read_text()), "peak_memory_bytes": peak_bytes}
-
-
-def _watch(process: subprocess.Popen[bytes], timeout_s: float) -> int:
-    peak, deadline = 0, time.monotonic() + timeout_s
-    while True:
-        try:
-            process.wait(POLL_S)
-            return peak
-        except subprocess.TimeoutExpired:
-            peak = max(peak, _tree_bytes(process.pid))
-        if time.monotonic() > deadline:
-            raise PeerError(f"took longer than {timeout_s:.0f} s, and was ended")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The peer and whatever it has started: they are one session."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """Run one measurement of a peer, and add the most memory that it and its children had at once."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
+        Child([sys.executable, "-m", CHILD], folder=folder) as child,
+    ):
+        child.tell({"kind": kind, "module": peer.module, "arguments": arguments})
+        peak_bytes, deadline = 0, time.monotonic() + timeout_s
+        while not child.has_answer(POLL_S):
+            peak_bytes = max(peak_bytes, _tree_bytes(child.pid))
+            if time.monotonic() > deadline:
+                raise ChildError(f"took longer than {timeout_s:.0f} s, and was ended")
+        return {**child.answer(), "peak_memory_bytes": peak_bytes}
 
 
 def _tree_bytes(pid: int) -> int:
@@ -147,7 +117,7 @@ def _tree_bytes(pid: int) -> int:
 
 
 def _anonymous_bytes(process: psutil.Process) -> int:
-    """What a process has allocated, shared parts by their share. Mapped files are the system's to drop."""
+    """Return what a process has allocated, shared memory by its share; mapped files do not count."""
     try:
         with open(f"/proc/{process.pid}/smaps_rollup") as file:
             fields = dict(line.split(":", 1) for line in file.readlines()[1:])
@@ -158,14 +128,9 @@ def _anonymous_bytes(process: psutil.Process) -> int:
         return 0
 
 
-def _last_line(path: Path) -> str:
-    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else ""
-
-
 @contextlib.contextmanager
 def bench_corpus(sources: Sequence[Source], megabytes: float, tokenizer: str) -> Iterator[Corpus]:
-    """A text of this size from the lines of a corpus in random order, its cache and its tokens; removed at the end."""
+    """Make a text of this size from shuffled lines of a corpus, its cache and its tokens; remove them at the end."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         text = Path(folder) / "corpus.txt"
         _write_text(text, sources, int(megabytes * 1e6))
@@ -196,7 +161,7 @@ def _write_text(path: Path, sources: Sequence[Source], nbytes: int) -> None:
 
 
 def _documents(sources: Sequence[Source], nbytes: int) -> Iterable[bytes]:
-    """Documents until there are enough bytes of them."""
+    """Yield documents until there are enough bytes of them."""
     from collections import Counter
 
     reader, total = Reader(sources), 0

@@ -1,11 +1,11 @@
-"""Bench tokenize: the same vocabulary, the same text in memory, the same ids."""
+"""Benchmark of tokenizers: the same vocabulary, the same text in memory, the same ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from headrace.bench.peer import Corpus, Peer, Result, Say, begin, run_peer
-from headrace.errors import PeerError
+from headrace.errors import ChildError
 
 PEERS = [
     Peer("headrace", "headrace.bench.peers.tokenize.headrace_encoder", "headrace", is_headrace=True),
@@ -16,7 +16,7 @@ PEERS = [
 
 
 def bench_tokenize(corpus: Corpus, peers: Sequence[Peer], say: Say, seconds: float = 2.0) -> Iterator[Result]:
-    """One result after the other; `same_ids` compares with the first peer that gave any."""
+    """Yield one result as each peer ends; `same_ids` compares with the first peer that returned any."""
     ids: str | None = None
     ours: float | None = None
     arguments = {"text": corpus.text, "tokenizer": f"{corpus.cache}/tokenizer.json", "seconds": seconds}
@@ -26,7 +26,7 @@ def bench_tokenize(corpus: Corpus, peers: Sequence[Peer], say: Say, seconds: flo
             say(peer.name, "encodes")
             try:
                 result.values = run_peer(peer, "tokenize", arguments, timeout_s=300)
-            except PeerError as problem:
+            except ChildError as problem:
                 result.status, result.message = "failed", str(problem)
             else:
                 ids = ids or result.values["ids"]

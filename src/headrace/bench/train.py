@@ -1,4 +1,4 @@
-"""Bench train: equal models, weights, batches and arithmetic; who needs how long for a step."""
+"""Benchmark of trainers: equal models, weights, batches and arithmetic; the time per step is compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from headrace.bench.peer import Corpus, Peer, Result, Say, begin, run_peer
-from headrace.errors import PeerError, UsageError
+from headrace.errors import ChildError, UsageError
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
 from headrace.models.network import build
@@ -30,7 +30,7 @@ TIMEOUT_S = 900.0
 
 
 def bench_config(preset: str) -> Config:
-    """The GPT-2 of a preset's size: the shape that every peer has."""
+    """Return the configuration of a GPT-2 of a preset's size, which every peer can train."""
     if preset not in PRESETS:
         raise UsageError(f"--preset {preset}: no such preset. Presets: {', '.join(PRESETS)}")
     layers = Layers()
@@ -51,7 +51,7 @@ def bench_train(
     num_repeats: int,
     say: Say,
 ) -> list[Result]:
-    """Peers take turns, so that a slow minute of the machine hits all of them; medians and spreads of the repeats."""
+    """Return medians and ranges over the repeats. Peers take turns, so that a slow minute hits all of them."""
     job = _write_job(corpus, config, NUM_WARMUP_STEPS + num_steps)
     results = {peer.name: begin(peer) for peer in peers}
     runs: dict[str, list[dict[str, Any]]] = {peer.name: [] for peer in peers}
@@ -64,7 +64,7 @@ def bench_train(
             say(peer.name, f"trains, run {repeat + 1} of {num_repeats}")
             try:
                 runs[peer.name].append(run_peer(peer, "train", {"job": job}, TIMEOUT_S))
-            except PeerError as problem:
+            except ChildError as problem:
                 result.status, result.message = "failed", str(problem)
         peak_flops = max(peak_flops, measure_peak_flops())
     flops = count(config.model, config.training.max_length).training_flops_per_token
@@ -76,7 +76,7 @@ def bench_train(
 
 
 def _write_job(corpus: Corpus, config: Config, num_steps: int) -> dict[str, Any]:
-    """Weights as a Hugging Face folder, and everything else that peers must have in common."""
+    """Write the weights as a Hugging Face folder, and return everything that peers must have in common."""
     network = build(config.model, seed=0)
     hf_config, tensors = network.to_hugging_face()
     weights = Path(corpus.folder) / "weights"
@@ -92,7 +92,7 @@ def _write_job(corpus: Corpus, config: Config, num_steps: int) -> dict[str, Any]
         "heads": config.model.heads,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "batch_size": config.training.batch_size,
-        "length": config.training.max_length,
+        "sequence_length": config.training.max_length,
         "learning_rate": 3e-4,
         "num_steps": num_steps,
         "num_warmup_steps": NUM_WARMUP_STEPS,
@@ -114,7 +114,7 @@ def _summary(runs: list[dict[str, Any]], flops_per_token: float, peak_flops: flo
 
 
 def _compare(results: list[Result]) -> None:
-    """Ratios; and a peer that does not train the same model on the same batches is no comparison, but a failure."""
+    """Add ratios to the results; a peer that trained another model counts as failed."""
     done = [result for result in results if result.status == "ok"]
     ours = next((result for result in done if result.peer == "headrace"), None)
     for result in done:

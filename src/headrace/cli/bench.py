@@ -1,4 +1,4 @@
-"""`headrace bench loaders | train | tokenize`: arguments in, peers run, tables and bars out."""
+"""`headrace bench loaders | train | tokenize`: runs headrace and its peers, and prints tables and bars."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from headrace.bench import tokenize as bench_tokenize
 from headrace.bench import train as bench_train
 from headrace.bench.peer import Result, bench_corpus, choose_peers
 from headrace.cli import display
+from headrace.cli.training import AsJson
 from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.errors import UsageError
 from headrace.machine.facts import environment
 
 app = typer.Typer(
-    help="headrace and its peers on the same bytes, in one run, as ratios.",
+    help="Compare headrace with its peers on the same bytes, in one run, as ratios.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -31,9 +32,8 @@ app = typer.Typer(
 
 Corpus = Annotated[list[str] | None, typer.Argument(help="Text. Default: the Python standard library on this disk.")]
 Only = Annotated[list[str] | None, typer.Option(help="Only peers with this in their name; may be repeated.")]
-Skip = Annotated[list[str] | None, typer.Option(help="Not the peers with this in their name; may be repeated.")]
-Megabytes = Annotated[float, typer.Option(min=0.1, help="Size of the text that is made from the corpus.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+Skip = Annotated[list[str] | None, typer.Option(help="Leave out peers with this in their name; may be repeated.")]
+Megabytes = Annotated[float, typer.Option(min=0.1, help="Size of the text that is made from the corpus, in MB.")]
 WIDTH = 160  # of tables that go into a file
 Column = tuple[str, Callable[[dict[str, Any]], str]]
 
@@ -44,13 +44,13 @@ def loaders(
     batch_size: Annotated[str, typer.Option(help="Rows per batch; several with commas are a sweep.")] = "512",
     sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per row.")] = 256,
     num_batches: Annotated[int, typer.Option(min=1, help="Batches to time, at least.")] = 100,
-    step_ms: Annotated[float, typer.Option(min=0, help="Simulated training step that data wait is against.")] = 100.0,
+    step_ms: Annotated[float, typer.Option(min=0, help="Duration of the simulated step for data wait.")] = 100.0,
     megabytes: Megabytes = 200.0,
     only: Only = None,
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serving batches: speed, first batch, wait, processor time, memory, and whether the order is reproducible."""
+    """Compare loaders: speed, first batch, data wait, processor time, memory, and reproducible order."""
     peers = choose_peers(bench_loaders.PEERS, only or [], skip or [])
     base = bench_loaders.LoaderOptions(sequence_length=sequence_length, num_batches=num_batches, step_ms=step_ms)
     sizes = _sizes(batch_size)
@@ -74,7 +74,9 @@ def loaders(
 @app.command()
 def train(
     corpus: Corpus = None,
-    preset: Annotated[str, typer.Option(help="Whose size: a preset with a vocabulary size.")] = "wiki",
+    preset: Annotated[
+        str, typer.Option(help="The preset whose size is trained; it must have a vocabulary size.")
+    ] = "wiki",
     num_steps: Annotated[int, typer.Option(min=1, help="Steps to time in each run.")] = 2,
     num_repeats: Annotated[int, typer.Option(min=1, help="Runs of each peer; they take turns.")] = 2,
     megabytes: Megabytes = 8.0,
@@ -82,7 +84,7 @@ def train(
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Training steps of equal GPT-2s in float32: speed, share of the machine's peak, memory, and equal losses."""
+    """Compare trainers on equal GPT-2s in float32: speed, share of the machine's peak, memory, and equal losses."""
     peers = choose_peers(bench_train.PEERS, only or [], skip or [])
     config = bench_train.bench_config(preset)
     with bench_corpus(_sources(corpus), megabytes, f"bpe:{config.model.vocab_size}") as files:
@@ -101,7 +103,7 @@ def tokenize(
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Encoding text in memory with all cores; the ids are compared."""
+    """Compare tokenizers on text in memory, with all cores; the ids are compared, too."""
     peers = choose_peers(bench_tokenize.PEERS, only or [], skip or [])
     with bench_corpus(_sources(corpus), megabytes, f"bpe:{vocabulary}") as files:
         results = _follow(bench_tokenize.bench_tokenize(files, peers, _say))
@@ -150,7 +152,7 @@ TOKENIZE_COLUMNS: list[Column] = [
 
 
 def _show(title: str, results: list[Result], columns: list[Column], measure: str) -> None:
-    """The table, what is missing or failed, and bars on a logarithmic scale."""
+    """Print the table, what is missing or failed, and bars on a logarithmic scale."""
     table = Table("peer", "version", *(name for name, _ in columns), title=title, title_justify="left")
     table.columns[0].no_wrap = True
     for column in table.columns[2:]:
@@ -169,8 +171,8 @@ def _show(title: str, results: list[Result], columns: list[Column], measure: str
     if len(done) > 1:
         least = min(result.values[measure] for result in done) / 2
         for result in done:
-            length = round(8 * math.log2(result.values[measure] / least))
-            display.out.print(f"{result.peer:>20} {'█' * (length // 2)}{'▌' * (length % 2)}", highlight=False)
+            halves = round(8 * math.log2(result.values[measure] / least))
+            display.out.print(f"{result.peer:>20} {'█' * (halves // 2)}{'▌' * (halves % 2)}", highlight=False)
         display.out.print(f"{'':>20} [dim]four cells are twice as fast[/]")
 
 
@@ -184,7 +186,7 @@ def _follow(results: Iterable[Result]) -> list[Result]:
 
 
 def _say(peer: str, what: str) -> None:
-    """One line per piece of work on stderr, with the time: whoever waits sees who is running, and since when."""
+    """Print one line per piece of work on stderr, with the time, so that whoever waits sees what is running."""
     display.err.print(f"{datetime.now():%H:%M:%S} {peer}: {escape(what)}", highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""What people see: rich in a terminal, plain lines elsewhere. Everything but results goes to stderr."""
+"""Output for people: rich in a terminal, plain lines elsewhere. Everything but results goes to stderr."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def show_warning(message: str) -> None:
 
 
 class BuildDisplay:
-    """Follows a build; knows its rates."""
+    """The progress of a build, and its rate."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
@@ -116,7 +116,7 @@ class _BytesColumn(ProgressColumn):
 
 @contextmanager
 def build_progress() -> Iterator[BuildDisplay]:
-    """A live bar in a terminal, a line every two seconds elsewhere."""
+    """Show the progress of a build: a live bar in a terminal, a line every two seconds elsewhere."""
     if not err.is_terminal:
         yield _Lines()
         return
@@ -130,7 +130,7 @@ def build_progress() -> Iterator[BuildDisplay]:
 
 @contextmanager
 def spinner(message: str) -> Iterator[Callable[[str], None]]:
-    """Turns while something runs; what it yields says what exactly that is, in plain lines outside of a terminal."""
+    """Show that something runs, and yield a function that shows what exactly it is doing."""
     if not err.is_terminal:
         yield lambda text: err.print(f"{message}: {text}", markup=False, highlight=False)
         return
@@ -139,7 +139,7 @@ def spinner(message: str) -> Iterator[Callable[[str], None]]:
 
 
 def show_description(facts: dict[str, Any]) -> None:
-    """A cache, for a person."""
+    """Print the description of a cache."""
     tokenizer, chunking = facts["tokenizer"], facts["chunking"]
     out.print(f"[bold]{escape(facts['cache'])}[/]")
     out.print(
@@ -167,13 +167,13 @@ def show_description(facts: dict[str, Any]) -> None:
 
 
 def show_notices(lines: Iterable[str], console: Console) -> None:
-    """Print what the user should know of, though it is no error."""
+    """Print what the user should know, although it is no error."""
     for line in lines:
         console.print(f"  [yellow]noticed:[/] {escape(line)}")
 
 
 def notices(facts: dict[str, Any]) -> list[str]:
-    """Say what is odd about a corpus and what of it is not read, a line each."""
+    """Return a line for each oddity of a corpus and for each kind of file that is left out."""
     odd = [f"{count:,} {NOTICED.get(kind, kind)}" for kind, count in facts["noticed"].items() if count]
     return odd + [f"{count:,} {reason}, left out" for reason, count in facts["skipped"].items()]
 
@@ -197,7 +197,7 @@ def show_verification(cache: Cache, problems: list[str]) -> None:
 
 
 def show_rows(step: int, rows: list[dict[str, Any]]) -> None:
-    """Where the rows of a batch come from, with the beginning of each text."""
+    """Print where the rows of a batch come from, with the beginning of each text."""
     out.print(f"[bold]step {step}[/]")
     for row in rows:
         for place, span in enumerate(row["spans"]):
@@ -208,7 +208,7 @@ def show_rows(step: int, rows: list[dict[str, Any]]) -> None:
 
 
 def show_run(run: dict[str, Any]) -> None:
-    """The end of a run: what was learned, where the time went, and what to try next."""
+    """Print the summary of a run: what was learned, where the time went, and what to do next."""
     out.print(f"[bold]{escape(run['run'])}[/]: {run['steps']:,} steps, {human_count(run['tokens'])} tokens")
     first, last = run["first_loss"], run["train_loss"]
     if first is not None:

@@ -1,4 +1,4 @@
-"""`headrace machine`: what this machine is, and what it was measured to do."""
+"""`headrace machine`: shows the hardware, and what it was measured to do."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ UNKNOWN = "unknown"
 
 
 def machine(
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, whatever is remembered.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, even if measurements are remembered.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show this machine and its measured peaks. Measured once (a few seconds), then remembered."""
+    """Show this machine and its measured peaks. It is measured once (a few seconds), then remembered."""
     with display.spinner("Measuring this machine"):
         facts = know_machine(fresh).as_json()
     show_machine(facts)
@@ -32,6 +32,7 @@ def machine(
 
 
 def show_machine(facts: dict[str, Any]) -> None:
+    """Print what `machine --json` has, for a person."""
     hardware, measured, disk = facts["hardware"], facts["measurements"], facts["disk"]
     caches = ", ".join(f"{name} {human_bytes(size)}" for name, size in hardware["caches_bytes"].items())
     free = human_bytes(facts["available_memory_bytes"])

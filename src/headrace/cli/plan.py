@@ -1,4 +1,4 @@
-"""`headrace plan`: what a run will cost before it starts, or what to run in a given time."""
+"""`headrace plan`: predicts what a run will cost, or proposes what to run in a given time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.table import Table
 from headrace.cli import display
 from headrace.cli.training import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
-from headrace.instruments.short_run import Tryout
+from headrace.instruments.short_run import ShortRun
 from headrace.jobs.plan import Plan
 from headrace.jobs.plan import plan as make_plan
 from headrace.jobs.propose import Proposal, propose, write_plan
-from headrace.perf.flops import PHASES
+from headrace.report.computing import flops_table
 from headrace.run.config import Config, Layers
-from headrace.units import human_bytes, human_count, human_percent, human_time
+from headrace.units import human_bytes, human_count, human_time
 
 DEFAULT_OUT = Path("plan.yaml")
 
@@ -31,14 +31,14 @@ def plan(
         float | None, typer.Option(min=0.05, help="Propose the config that should reach the lowest loss in this time.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help=f"With --minutes: where the config goes. Default: {DEFAULT_OUT}.")
+        Path | None, typer.Option(help=f"With --minutes: the config file to write. Default: {DEFAULT_OUT}.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict speed, time, memory and disk of a run; or, with --minutes, propose one for a time and a corpus.
 
-    A prediction takes a rehearsal of a few seconds. A proposal takes short trials: a fifth of the minutes, and at most
-    two and a half. What KEY=VALUE or a config sets is kept.
+    A prediction takes a rehearsal of a few seconds. A proposal takes several short runs: a fifth of the minutes, and at
+    most two and a half. What KEY=VALUE or a config sets is kept.
     """
     if minutes is not None:
         _propose(gather(arguments or [], preset, None, None, fallback=""), minutes, out or DEFAULT_OUT, as_json)
@@ -58,15 +58,15 @@ def _propose(given: Layers, minutes: float, out: Path, as_json: bool) -> None:
         raise UsageError(f"{out}: exists already. Choose another --out.")
     if not out.parent.is_dir():
         raise UsageError(f"{out}: there is no such folder. Choose another --out.")
-    proposal = propose(given, minutes, show=_show_trial)
+    proposal = propose(given, minutes, show=_show_short_run)
     write_plan(proposal, out)
     show_proposal(proposal, out)
     if as_json:
         typer.echo(json.dumps({**proposal.as_json(), "out": str(out)}))
 
 
-def _show_trial(trial: Tryout) -> None:
-    display.err.print(f"[dim]tried {_shape(trial.config)}: {trial.bits_per_byte:.3f} bits per byte[/]")
+def _show_short_run(run: ShortRun) -> None:
+    display.err.print(f"[dim]tried {_shape(run.config)}: {run.bits_per_byte:.3f} bits per byte[/]")
 
 
 def _shape(config: Config) -> str:
@@ -78,6 +78,7 @@ def _shape(config: Config) -> str:
 
 
 def show_proposal(proposal: Proposal, out: Path) -> None:
+    """Print the proposal, what is expected of it, and how to run it."""
     prospect, model = proposal.prospect, proposal.config.model
     exposure = prospect.exposure
     display.out.print(f"[bold]{escape(_shape(proposal.config))}[/]: {human_count(exposure.parameters)} parameters")
@@ -87,13 +88,14 @@ def show_proposal(proposal: Proposal, out: Path) -> None:
         f" {prospect.tokens_per_second:,.0f} tokens/s: {exposure.epochs:.1f} epochs"
     )
     display.out.print(f"  expected: about [bold]{prospect.bits_per_byte:.2f}[/] bits per byte on the validation part")
-    display.out.print(f"  planned in {human_time(proposal.planning_s)}, with {len(proposal.trials)} trials")
+    display.out.print(f"  planned in {human_time(proposal.planning_s)}, with {len(proposal.runs)} short runs")
     for assumption in proposal.assumptions:
         display.out.print(f"  [dim]assumed: {escape(assumption)}[/]")
     display.out.print(f"written to {escape(str(out))}. Run it with: headrace train {escape(str(out))}")
 
 
 def show_plan(plan: Plan) -> None:
+    """Print the prediction: FLOPs, time, memory, disk and assumptions."""
     display.out.print(_counts(plan))
     seconds = "unknown" if plan.step_s is None else f"{1e3 * plan.step_s:,.0f} ms"
     speed = "unknown" if plan.tokens_per_second is None else f"{plan.tokens_per_second:,.0f} tokens/s"
@@ -128,16 +130,11 @@ def show_plan(plan: Plan) -> None:
 
 
 def _counts(plan: Plan) -> Table:
-    """Parameters and FLOPs of an update by part."""
+    """Return the parameters and FLOPs of an update by part, as the report shows them."""
+    counted = flops_table(plan.work)
     table = Table(box=None, padding=(0, 2))
-    table.add_column("matrix FLOPs of an update")
-    for heading in ("parameters", *PHASES, "share"):
-        table.add_column(heading, justify="right")
-    counts = plan.work.counts
-    total = sum(plan.work.phase_flops(phase) for phase in PHASES)
-    for part, phases in plan.work.flops.items():
-        share = human_percent(100 * sum(phases.values()) / total)
-        table.add_row(part, human_count(counts.parameters[part]), *(human_count(phases[p]) for p in PHASES), share)
-    sums = (human_count(plan.work.phase_flops(phase)) for phase in PHASES)
-    table.add_row("in all", human_count(counts.num_parameters), *sums, "100%")
+    for heading in counted.headings:
+        table.add_column(heading, justify="right" if table.columns else "left")
+    for row in counted.rows:
+        table.add_row(*row)
     return table

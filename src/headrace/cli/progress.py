@@ -27,7 +27,7 @@ CURVE = "▁▂▃▄▅▆▇█"
 
 
 def curve(values: list[float], width: int = 40) -> str:
-    """A small picture of a series.
+    """Return a small picture of a series.
 
     >>> curve([3.0, 2.0, 1.0])
     '█▅▁'
@@ -46,7 +46,7 @@ def _validation(loss: float | None, bits_per_byte: float | None) -> str:
 
 
 def corpus_line(facts: dict[str, Any]) -> str:
-    """Write what a run trains on in one line; what is not known yet is estimated, or left out."""
+    """Describe the corpus of a run in one line; what is not known yet is estimated or left out."""
     about = "" if facts["is_complete"] else "about "
     parts = [f"{facts['files']:,} file(s)", human_bytes(facts["bytes"])]
     if facts["documents"] is not None:

@@ -1,4 +1,4 @@
-"""`headrace report`: a page about one run, or several overlaid."""
+"""`headrace report`: writes a page about one run, or several overlaid."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headrace.report import report as write_report
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are overlaid.")],
-    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of HTML.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Write Markdown instead of HTML.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="The file to write. Default: report.html or report.md in the first run.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what happened in a run: where the time and the memory went, and what would make it faster."""
+    """Write a page on a run: where the time and the memory went, and what would make it faster."""
     text = write_report(runs, markdown)
     path = out or runs[0] / ("report.md" if markdown else "report.html")
     write_atomically(path, text.encode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""`headrace scale`: what more cores give, by threads and by processes."""
+"""`headrace scale`: measures the speedup of more cores, by threads and by processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scale(
     preset: Preset = "",
     cores: Annotated[int, typer.Option(min=0, show_default=False, help="The most cores to try. Default: all.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Updates per measurement.")] = 2,
-    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each, taking turns.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each way; they take turns.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Measure an update on 1 to all cores, by threads and by processes; `run.processes=auto` uses the result."""
@@ -46,6 +46,7 @@ def scale(
 
 
 def show_scaling(result: Scaling) -> None:
+    """Print a table, bars, and the best way."""
     table = Table(box=None, padding=(0, 1))
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)

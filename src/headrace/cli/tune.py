@@ -1,4 +1,4 @@
-"""`headrace tune`: what would make a run faster, measured."""
+"""`headrace tune`: measures what would make a run faster."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def tune(
 
 
 def _of_run(run: Path, arguments: list[str], preset: str) -> Layers:
-    """The configuration of a run, for one process, which is what can be tuned."""
+    """Return the configuration of a run, set to one process: only that can be tuned."""
     if preset or any("=" not in text for text in arguments):
         raise UsageError("--run: the configuration is the run's; give nothing else but KEY=VALUE")
     layers = Layers()
@@ -74,7 +74,7 @@ def _of_run(run: Path, arguments: list[str], preset: str) -> Layers:
 
 
 def _check_may_write(out: Path) -> None:
-    """Only a file that this command wrote is written over."""
+    """Refuse to overwrite a file that this command did not write."""
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"{out}: not a place for a file. Choose another --out.")
     if out.exists() and not out.read_text(errors="replace").startswith(HEADER):
@@ -82,7 +82,7 @@ def _check_may_write(out: Path) -> None:
 
 
 def _write(out: Path, result: Tuning) -> None:
-    """The configuration that was given, with what was found to be faster."""
+    """Write the given configuration with the changes that were taken."""
     values = result.tuned.model_dump(exclude_defaults=True, exclude={"run"})
     gain = f"{result.gain.percent:+.0f}% tokens/s" if result.gain.percent else "nothing was clearly faster"
     text = f"{HEADER}: {gain}.\n{yaml.safe_dump(values, sort_keys=False)}"
@@ -90,6 +90,7 @@ def _write(out: Path, result: Tuning) -> None:
 
 
 def show_tuning(result: Tuning) -> None:
+    """Print what was tried, what it gained, and the best batch size."""
     table = Table(box=None, padding=(0, 1))
     table.add_column("", width=1)
     table.add_column("tried", no_wrap=True)

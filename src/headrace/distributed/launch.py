@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO
+from typing import Any
 
 import psutil
 
 from headrace.errors import EXIT_STOPPED, TrainingError
+from headrace.machine.children import Child, when_orphaned
 from headrace.machine.signals import on_stop_signals
 
 PINNED = "HEADRACE_PINNED"
@@ -48,35 +47,34 @@ class Processes:
         command: Sequence[str],
         number: int,
         environment: Mapping[str, str] | None = None,
-        stdout: int | IO[str] | None = None,
-        stderr: int | IO[str] | None = None,
+        question: Any = None,
     ) -> None:
-        self._command, self._number = list(command), number
+        """`question`: what each is asked (machine/children.py); `answers` returns what they say to it."""
+        self._command, self._number, self._question = list(command), number, question
         self._environment = {**os.environ, **(environment or {})}
-        self._outputs = (stdout, stderr)
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-group-")  # mode 0700
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[Child] = []
         self.is_stopping = False
 
     def __enter__(self) -> Processes:
+        is_asked = self._question is not None
         for rank in range(self._number):
             if self.is_stopping:
                 break
             variables = {**self._environment, **self._variables(rank)}
-            out, err = self._outputs
-            process = subprocess.Popen(self._command, env=variables, stdin=subprocess.PIPE, stdout=out, stderr=err)
-            self._started.append(process)
+            # In this session: a Ctrl-C or Ctrl-Z of the terminal is meant for them, too.
+            self._started.append(Child(self._command, variables, is_asked=is_asked, own_session=False))
         if self.is_stopping:  # asked while one of them was being made
             self._send(signal.SIGTERM)
+        for process in self._started if is_asked else ():
+            process.tell(self._question)
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._started:
-            process.kill()
+            process.send(signal.SIGKILL)
         for process in self._started:
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+            process.end()
         self._folder.cleanup()
 
     @property
@@ -98,7 +96,7 @@ class Processes:
         first: tuple[int, int] | None = None
         failed_s = 0.0
         is_asked = False
-        while any(process.poll() is None for process in self._started):
+        while any(process.exit_code is None for process in self._started):
             time.sleep(POLL_S)
             now_s = time.monotonic()
             if timeout_s is not None and now_s - began_s > timeout_s:
@@ -112,16 +110,25 @@ class Processes:
                 self._send(signal.SIGKILL)
         return first or self._failure()
 
+    def answers(self, timeout_s: float | None = None) -> list[Any]:
+        """Wait until all have ended, and return their answers by rank.
+
+        Raises ChildError with what the first that failed has said, and TimeoutError if they are not done in time.
+        """
+        failure = self.wait(timeout_s)
+        if failure is not None:
+            self._started[failure[0]].answer()
+        return [process.answer() for process in self._started]
+
     def _failure(self) -> tuple[int, int] | None:
         """Return the rank and exit code of the process to blame: a killed one, if any, because others fail after it."""
-        codes = {rank: process.poll() for rank, process in enumerate(self._started)}
+        codes = {rank: process.exit_code for rank, process in enumerate(self._started)}
         failed = [(rank, code) for rank, code in codes.items() if code]
         return min(failed, key=lambda found: found[1], default=None)
 
     def _send(self, number: int) -> None:
         for process in self._started:
-            if process.poll() is None:
-                process.send_signal(number)
+            process.send(number)
 
     def _variables(self, rank: int) -> dict[str, str]:
         size = str(self._number)
@@ -142,13 +149,12 @@ class Processes:
 def end_with_starter() -> None:
     """Have this process, if `Processes` started it, stop as if by SIGTERM when the launcher is gone."""
     if WATCHED in os.environ:
-        threading.Thread(target=_wait_for_end_of_starter, name="headrace-starter", daemon=True).start()
+        when_orphaned(end_orphan)
 
 
-def _wait_for_end_of_starter() -> None:
-    while os.read(0, 1):  # nothing is ever written: the pipe closes when the launcher ends
-        pass
-    shutil.rmtree(os.path.dirname(os.environ[STORE]), ignore_errors=True)  # the launcher cannot any more
+def end_orphan() -> None:
+    """Remove the folder in which the group met, which nobody else will, and ask this process to save and end."""
+    shutil.rmtree(os.path.dirname(os.environ[STORE]), ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""Steps without their matrix products: the same memory, asked for in the same order, in a fraction of the time."""
+"""Steps without their matrix products: the same allocations in the same order, in a fraction of the time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from headrace.models.linear import has_onednn
 
 
 class WithoutProducts(TorchFunctionMode):
-    """While it is on, products called from Python give zeros of their shape, and everything else is computed.
+    """A mode in which matrix products return zeros of the right shape, and everything else is computed.
 
-    A network must use oneDNN, in float32: zeros in the place of PyTorch's own products would cut the graph, so those
-    are computed.
+    The network must use oneDNN in float32. PyTorch's own products are computed: zeros would cut the autograd graph.
     """
 
     def __torch_function__(
@@ -32,7 +31,7 @@ class WithoutProducts(TorchFunctionMode):
         return (product or func)(*args, **(kwargs or {}))
 
     def _backward(self, loss: Tensor) -> None:
-        """As `loss.backward()`, which would leave this mode."""
+        """Run the backward pass inside this mode, which `loss.backward()` would leave."""
         engine = torch.autograd.Variable._execution_engine
         with self:
             engine.run_backward(

@@ -1,4 +1,4 @@
-"""How many processes are fastest for a configuration on this machine."""
+"""The number of processes that is fastest for a configuration on this machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from headrace.run.remembered_scaling import remember_scaling, remembered_scaling
 
 
 def best_processes(config: Config, warn: Callable[[str], None] = lambda text: None) -> int:
-    """Return how many processes `run.processes=auto` means: as before if the run goes on, else as measured here."""
+    """Resolve `run.processes=auto`: to the number before if the run is resumed, else to the fastest, measured here."""
     before = _recorded_processes(config.run) if config.run.resume else None
     if before is not None:
         return before
-    sequences = config.training.batch_size // max(config.training.micro_batch_size, 1)  # or whole micro-batches
+    sequences = config.training.batch_size // max(
+        config.training.micro_batch_size, 1
+    )  # a process gets whole micro-batches
     ways = ways_for_all(len(usable_cores()), sequences)
     if len(ways) == 1:
         return ways[0].processes

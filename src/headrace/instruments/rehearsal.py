@@ -1,4 +1,4 @@
-"""A rehearsal of a run: its network takes steps for a few seconds, some of them without their products."""
+"""Rehearsals: the network of a run takes steps for a few seconds, some of them without their matrix products."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep, accumulate
 
 FEW_LAYERS = 3
-# A third of a second on two cores; what cannot be divided may take twice that.
+# QUICK_FLOPS take a third of a second on two cores; one sequence or one update may take twice that.
 QUICK_FLOPS, MOST_FLOPS = 6e10, 1.2e11
 LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_SECONDS = 2, 9, 1.2
-# Memory settles within two or three steps; where one takes long, it has to do.
+# Memory settles within two or three steps; where a step takes long, one must be enough.
 MOST_DRY_STEPS, DRY_SECONDS, LONG_DRY_SECONDS = 4, 0.9, 3.0
 CHOOSING_TOKENS, CHOOSING_SECONDS = 256, 0.3
 
 
 def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution) -> tuple[Rehearsal, Footprint]:
-    """Time and memory of the whole network, which has to fit the machine.
+    """Measure time and memory of the whole network, which has to fit the machine.
 
-    Memory is told by dry steps: it depends on every tensor that comes and goes, so no smaller network tells it. They
-    also pay for fresh memory before anything is timed.
+    Memory is measured by dry steps of the real network: it depends on every tensor that is allocated and freed, and
+    cannot be extrapolated from a smaller one. They also pay for fresh memory before anything is timed.
     """
     release_freed_memory()
     runtime_bytes = memory_bytes()
@@ -53,8 +53,10 @@ def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution)
         stage.take_dry_passes(largest)
         most_bytes = memory_bytes()
         release_freed_memory()
-    rows = min(training.batch_size, 2 * execution.micro_batch_size)  # a pass beside the gradients of another takes most
-    if not stage.is_dry:  # one step may have to do, and most is held once there are averages beside the activations
+    rows = min(
+        training.batch_size, 2 * execution.micro_batch_size
+    )  # a second pass, beside the gradients of the first, holds the most
+    if not stage.is_dry:  # so that the optimizer's state is there, even if only one more step is taken
         stage.take_dry_step(1)
     began = time.perf_counter()
     for number in range(MOST_DRY_STEPS):
@@ -69,7 +71,7 @@ def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution)
 def rehearse_few_layers(
     model: ModelConfig, training: TrainingConfig, execution: Execution
 ) -> tuple[Rehearsal, Footprint]:
-    """The same of a few layers, for a network that is too large to be built: activations are extended, not measured."""
+    """Measure only a few layers of a network that is too large to be built, and extrapolate its activations."""
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution, most_layers=FEW_LAYERS)
     per_token = activation_bytes_per_token(stage.network, execution)
@@ -79,7 +81,7 @@ def rehearse_few_layers(
 
 
 class _Stage:
-    """A network, or the first layers of it, and an optimizer to take steps with."""
+    """A network, or its first layers, and an optimizer to take steps with."""
 
     def __init__(
         self, model: ModelConfig, training: TrainingConfig, execution: Execution, most_layers: int | None = None
@@ -95,13 +97,13 @@ class _Stage:
         execution.set_threads()
 
     def take_dry_step(self, rows: int) -> None:
-        """A whole update."""
+        """Take a whole update, without its matrix products where possible."""
         batch = random_batch(self._model, rows, self._training.max_length)
         with self._dry() as execution:
             TrainStep(self._replica, self._optimizer, execution, 1.0)(batch, 1.0)
 
     def take_dry_passes(self, rows: int) -> None:
-        """Forward and backward of all rows at once."""
+        """Compute forward and backward of all rows at once, without matrix products where possible."""
         batch = random_batch(self._model, rows, self._training.max_length)
         with self._dry() as execution:
             accumulate(self._replica, batch, replace(execution, micro_batch_size=rows))
@@ -109,12 +111,12 @@ class _Stage:
 
     @property
     def is_dry(self) -> bool:
-        """Whether products can be left out of steps."""
+        """Whether matrix products can be left out of steps."""
         return has_onednn() and self._execution.precision == "float32" and best_device().type == "cpu"
 
     @contextmanager
     def _dry(self) -> Iterator[Execution]:
-        """Yield the execution with which products are left out, where they can be (training/dry.py)."""
+        """Yield the execution to use while matrix products are left out, where they can be (dry_steps.py)."""
         if self.is_dry:
             with WithoutProducts():
                 yield replace(self._execution, matmul="onednn")
@@ -122,11 +124,11 @@ class _Stage:
             yield self._execution
 
     def time_steps(self) -> Rehearsal:
-        """Passes and updates in turns, so that noise meets both."""
-        model, length = self._model, self._training.max_length
+        """Time passes and updates in turns, so that noise hits both."""
+        model, sequence_length = self._model, self._training.max_length
 
         def sequence_flops(depth: int) -> float:
-            return length * count(_with_layers(model, depth), length).training_flops_per_token
+            return sequence_length * count(_with_layers(model, depth), sequence_length).training_flops_per_token
 
         def update_flops(depth: int) -> float:
             return sum(assignment.update_flops(_with_layers(model, depth), self._training.optimizer).values())
@@ -135,7 +137,7 @@ class _Stage:
         passes: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, sequence_flops)}
         updates: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, update_flops)}
         size = max(1, min(self._execution.micro_batch_size, int(QUICK_FLOPS / sequence_flops(max(passes)))))
-        batch = random_batch(model, size, length)
+        batch = random_batch(model, size, sequence_length)
         began = time.perf_counter()
         for number in range(MOST_ROUNDS):
             has_time = number == 0 or time.perf_counter() - began < ROUNDS_SECONDS
@@ -157,7 +159,7 @@ class _Stage:
         return seconds
 
     def _time_update(self, depth: int) -> float:
-        """Of the ends and some of the layers; what the gradients are does not matter."""
+        """Time an update of embedding, head and some layers; the values of the gradients do not matter."""
         beyond = set(self._blocks[depth:].parameters())
         for parameter in self.network.parameters():
             parameter.grad = None if parameter in beyond else torch.ones_like(parameter)
@@ -170,12 +172,12 @@ class _Stage:
 
 
 def _by_layers(times: dict[int, list[float]]) -> ByLayers:
-    # Of two passes the faster: the first has kernels to make ready.
+    # The faster of two passes: the first one prepares kernels.
     return ByLayers({depth: median_low(measured) for depth, measured in times.items()})
 
 
 def _quick_depths(num_built: int, num_layers: int, flops: Callable[[int], float]) -> list[int]:
-    """All layers, where that is quick; else none of them and a few, which together tell what the others take."""
+    """Return the depths to time: all layers if that is quick, else none and a few, to extrapolate from."""
     candidates = [depth for depth in (1, 2, FEW_LAYERS, num_built) if depth <= num_built]
     deepest = max((depth for depth in candidates if flops(depth) <= MOST_FLOPS), default=1)
     return [deepest] if deepest == num_layers else [0, deepest]
@@ -186,7 +188,7 @@ def _with_layers(model: ModelConfig, num_layers: int) -> ModelConfig:
 
 
 def warm_up() -> None:
-    """A step of a tiny network: what torch loads for its first backward pass and optimizer is then there."""
+    """Take a step of a tiny network, so that what torch loads for its first step is loaded."""
     model = ModelConfig(d_model=64, num_layers=1, vocab_size=64, context=64)
     training = TrainingConfig(batch_size=2, max_length=64)
     network = build(model)
@@ -195,9 +197,9 @@ def warm_up() -> None:
 
 
 def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
-    """As training chooses it, but on few tokens, and with the micro-batch that it would begin with.
+    """Choose an execution as training does, but on few tokens and with a default micro-batch.
 
-    The network has one layer, and its share of the vocabulary: layers and head weigh what they weigh in the whole.
+    The network has one layer and a share of the vocabulary, so that layers and head keep their proportion.
     """
     size = training.micro_batch_size or default_micro_batch(training.batch_size, training.max_length)
     rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
@@ -208,6 +210,7 @@ def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
 
 
-def random_batch(model: ModelConfig, rows: int, length: int, seed: int = 0) -> Batch:
-    tokens = np.random.default_rng(seed).integers(0, model.vocab_size, (rows, length + 1))
+def random_batch(model: ModelConfig, rows: int, sequence_length: int, seed: int = 0) -> Batch:
+    """Return a batch of random tokens."""
+    tokens = np.random.default_rng(seed).integers(0, model.vocab_size, (rows, sequence_length + 1))
     return Batch(0, tokens[:, :-1], tokens[:, 1:])

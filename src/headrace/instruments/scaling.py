@@ -1,25 +1,21 @@
-"""Scale: the same update on 1 to N cores, by threads and by processes; what each reaches, and which is best.
+"""Scaling: the same update measured on 1 to N cores, by threads and by processes.
 
-Every way is measured in processes of its own (scale_worker.py), kept to as many cores as it is
-about. Ways take turns, so that a slow minute of the machine hits all of them.
+Every way is measured in processes of its own (scaling_worker.py), which stay on as many cores as it uses. Ways take
+turns, so that a slow minute of the machine hits all of them.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from headrace.distributed.cores import usable_cores
 from headrace.distributed.launch import Processes
-from headrace.errors import TrainingError
+from headrace.errors import ChildError, TrainingError
 from headrace.instruments.rehearsal import quick_execution
 from headrace.machine.contention import is_disturbed
 from headrace.perf.scaling import Step, expect
@@ -32,7 +28,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Way:
-    """How cores are used: so many processes, each with so many threads."""
+    """A way to use cores: a number of processes, each with a number of threads."""
 
     processes: int
     threads: int
@@ -48,7 +44,7 @@ class Way:
 
 @dataclass
 class Measured:
-    """What a way reached; medians over all its updates."""
+    """The result of one way, as medians over all its updates."""
 
     by: str
     cores: int
@@ -56,22 +52,22 @@ class Measured:
     threads: int
     tokens_per_second: float
     speedup: float
-    """Times one core."""
+    """Speed as a multiple of the first way's, which is usually one core."""
     efficiency_percent: float
     memory_bytes_per_worker: int
     cpu_cores: float
     """Processor time over wall time, all workers together."""
     aggregation_percent: float | None
-    """Share of the time in which gradients were waited for; None with one process, and where it cannot be told."""
+    """Share of the time spent waiting for gradients; None with one process, and where it is not known."""
     taken_percent: float | None = None
     """Share of the processor time that the workers wanted and other programs had; None where it is not known."""
     expected_speedup: float | None = None
-    """By perf/scaling.py, from the step of one core and the measured all-reduce; for processes."""
+    """Prediction of perf/scaling.py from the step of one core and the measured all-reduce; only for processes."""
 
 
 @dataclass
 class Scaling:
-    """All ways; also what `scale --json` prints."""
+    """The results of all ways, as `scale --json` prints them."""
 
     cores: int
     tokens_per_update: int
@@ -84,12 +80,12 @@ class Scaling:
 
     @property
     def taken_percent(self) -> float:
-        """The worst of all ways."""
+        """The largest share that other programs took of any way."""
         return max((way.taken_percent or 0.0 for way in self.measured), default=0.0)
 
     @property
     def best(self) -> Measured:
-        """Fewer processes, if they are as fast: they take less memory."""
+        """The fastest way; among equals the one with fewer processes, which takes less memory."""
         return max(self.measured, key=lambda way: (way.tokens_per_second, -way.processes))
 
     def as_json(self) -> dict[str, Any]:
@@ -97,8 +93,9 @@ class Scaling:
 
 
 def ways_to_scale(num_cores: int, batch_size: int) -> list[Way]:
-    """One core, and every number of cores (the powers of two and all, if there are many) by threads and by processes;
-    all of them also by several processes of several threads.
+    """Return the ways to measure: each number of cores by threads and by processes, and all cores by mixtures of both.
+
+    Of more than four cores, the numbers are the powers of two and all.
 
     >>> [(way.processes, way.threads) for way in ways_to_scale(4, 12)]
     [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2)]
@@ -112,7 +109,7 @@ def ways_to_scale(num_cores: int, batch_size: int) -> list[Way]:
 
 
 def ways_for_all(num_cores: int, batch_size: int) -> list[Way]:
-    """All cores: one process with all of them, up to one for each.
+    """Return the ways that use all cores, from one process with all of them to one process for each.
 
     >>> [(way.processes, way.threads) for way in ways_for_all(4, 12)]
     [(1, 4), (2, 2), (4, 1)]
@@ -135,21 +132,20 @@ def scale(
     num_repeats: int = 3,
     on_run: Callable[[Way, int], None] = lambda way, repeat: None,
 ) -> Scaling:
-    """Measure the ways. The first must be one core if speedups are to be of one core; they are of the first."""
+    """Measure the ways in turns. Speedups are relative to the first way."""
     job = _job(config, num_steps)
     seen: dict[Way, list[list[dict[str, Any]]]] = {way: [] for way in ways}
     failures: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="headrace-scale-") as folder:
-        for repeat in range(num_repeats):
-            for way in list(seen):
-                on_run(way, repeat)
-                try:
-                    seen[way].append(_run(way, job, Path(folder)))
-                except TrainingError as problem:
-                    if way == ways[0]:  # what the others are compared with
-                        raise
-                    del seen[way]
-                    failures.append(str(problem))
+    for repeat in range(num_repeats):
+        for way in list(seen):
+            on_run(way, repeat)
+            try:
+                seen[way].append(_run(way, job))
+            except TrainingError as problem:
+                if way == ways[0]:  # what the others are compared with
+                    raise
+                del seen[way]
+                failures.append(str(problem))
     measured = [_summary(way, runs, job["tokens"]) for way, runs in seen.items()]
     first = measured[0]
     for found in measured:
@@ -171,7 +167,7 @@ def scale(
 
 
 def _job(config: Config, num_steps: int) -> dict[str, Any]:
-    """What all ways have in common: the network, the batch, and how it is computed."""
+    """Return what all ways have in common: the network, the batch, and how it is computed."""
     model, training = config.model.model_copy(), config.training
     model.vocab_size = vocabulary_of(config)
     model.context = model.context or training.max_length
@@ -187,27 +183,19 @@ def _job(config: Config, num_steps: int) -> dict[str, Any]:
     }
 
 
-def _run(way: Way, job: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """What each worker of a way saw, by rank."""
+def _run(way: Way, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what each worker of a way has measured, by rank."""
     training = {**job["training"], "batch_size": job["training"]["batch_size"] // way.processes}
     execution = {**job["execution"], "threads": way.threads, "micro_batch_size": _micro_batch_size(training)}
-    cores = usable_cores()[: way.cores]
-    path = folder / "job.json"
-    path.write_text(json.dumps({**job, "training": training, "execution": execution, "cores": cores}))
-    command = [sys.executable, "-m", "headrace.instruments.scaling_worker", str(path)]
-    with open(folder / "errors.txt", "w+") as errors:
-        try:
-            threads = {"OMP_NUM_THREADS": str(way.threads)}
-            with Processes(command, way.processes, threads, stdout=subprocess.DEVNULL, stderr=errors) as workers:
-                failure = workers.wait(TIMEOUT_S)
-        except TimeoutError:
-            raise TrainingError(f"{_name(way)}: not measured within {TIMEOUT_S:.0f} s. Take a smaller batch.") from None
-        if failure is not None:
-            errors.seek(0)
-            last = [line for line in errors if "Error" in line or "error:" in line]
-            why = last[0].strip() if last else "killed, perhaps for want of memory"
-            raise TrainingError(f"{_name(way)}: could not be measured: {why}")
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(way.processes)]
+    question = {**job, "training": training, "execution": execution, "cores": usable_cores()[: way.cores]}
+    command = [sys.executable, "-m", "headrace.instruments.scaling_worker"]
+    try:
+        with Processes(command, way.processes, {"OMP_NUM_THREADS": str(way.threads)}, question) as workers:
+            return workers.answers(TIMEOUT_S)
+    except TimeoutError:
+        raise TrainingError(f"{_name(way)}: not measured within {TIMEOUT_S:.0f} s. Take a smaller batch.") from None
+    except ChildError as problem:
+        raise TrainingError(f"{_name(way)}: could not be measured: {problem}") from None
 
 
 def _micro_batch_size(training: dict[str, Any]) -> int:
@@ -219,9 +207,9 @@ def _name(way: Way) -> str:
 
 
 def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measured:
-    """Rank 0's clock for the update, which all end together; memory and processor time of all workers.
+    """Summarise the runs of a way: time by rank 0's clock, since all end together; memory and processor time of all.
 
-    Runs that other programs disturbed count only where there are no others.
+    Runs that other programs disturbed count only if there are no others.
     """
     runs = [run for run in runs if not is_disturbed(_taken_percent(run))] or runs
     step_s = statistics.median(step for run in runs for step in run[0]["steps_s"])
@@ -242,12 +230,12 @@ def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measure
 
 
 def _taken_percent(run: list[dict[str, Any]]) -> float | None:
-    """The worst of the workers: the others wait for it."""
+    """Return the largest share taken from any worker, since the others wait for it."""
     return max((worker["taken_percent"] for worker in run if worker["taken_percent"] is not None), default=None)
 
 
 def _step_of(runs: list[list[dict[str, Any]]], job: dict[str, Any]) -> Step:
-    """The update on one core, as the model of scaling wants it."""
+    """Return the update on one core as the model of scaling (perf/scaling.py) wants it."""
     middle = {
         stage: statistics.median(run[0]["stages_s"][stage] for run in runs)
         for stage in ("forward", "backward", "optimizer")
@@ -270,6 +258,7 @@ def _add_expectations(measured: list[Measured], step: Step, bytes_per_second: fl
 
 
 def describe_disturbance(scaling: Scaling) -> str:
+    """Return the warning about a measurement that other programs disturbed."""
     return (
         f"other programs had the processor for up to {scaling.taken_percent:.0f}% of the time, so that this measurement"
         " says little and is not remembered. Measure again with `headrace scale` when the machine is quiet."

@@ -1,27 +1,23 @@
-"""One worker of `headrace scale`: takes a few updates as training would, and writes down what they took.
+"""One worker of `headrace scale`: takes a few updates as training would, and answers with what they took.
 
-    python -m headrace.instruments.scaling_worker JOB.json      # in each process of machine/launch.py
-
-Each rank writes rank-R.json beside the job.
+`python -m headrace.instruments.scaling_worker` runs in each process of a group (distributed/launch.py).
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from headrace.distributed.cores import core_group, stay_on
 from headrace.distributed.group import Group, join
-from headrace.distributed.launch import end_with_starter
+from headrace.distributed.launch import end_orphan
 from headrace.distributed.replicas import make_replica
 from headrace.instruments.rehearsal import random_batch
 from headrace.machine.allocator import keep_freed_memory
+from headrace.machine.children import answer_questions
 from headrace.machine.contention import ProcessorTime
 from headrace.machine.facts import cpu_seconds, peak_memory_bytes
 from headrace.models.config import ModelConfig
@@ -35,22 +31,21 @@ from headrace.training.step import TrainStep
 NUM_ALL_REDUCES = 3
 
 
-def main() -> None:
-    end_with_starter()
-    job = json.loads(Path(sys.argv[1]).read_text())
+def answer(job: dict[str, Any]) -> dict[str, Any]:
+    """Take this process's cores and its place in the group, and measure with the others."""
     rank, num_processes = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     stay_on(core_group(job["cores"], rank, num_processes))
     torch.set_num_threads(job["execution"]["threads"])
     keep_freed_memory()
     group = join(job["timeout_seconds"])
     result = measure(job, group)
-    Path(sys.argv[1]).with_name(f"rank-{rank}.json").write_text(json.dumps(result))
     group.wait_for_all("waiting for the others to be measured")
     group.close()
+    return result
 
 
 def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
-    """Updates of this rank's rows, the first of which pays for fresh memory and is not counted."""
+    """Time updates of this rank's rows; the first pays for fresh memory and is not counted."""
     model, training = ModelConfig(**job["model"]), TrainingConfig(**job["training"])
     execution = Execution(**job["execution"])
     network = build(model, training.seed)
@@ -82,7 +77,7 @@ def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
 
 
 def _all_reduce_rate(num_bytes: int, group: Group) -> float | None:
-    """Bytes that this rank sends in a second while all gradients are averaged and nothing else is done."""
+    """Measure the bytes per second that this rank sends while gradients are averaged and nothing else is done."""
     if group.world_size == 1:
         return None
     import torch.distributed
@@ -97,4 +92,4 @@ def _all_reduce_rate(num_bytes: int, group: Group) -> float | None:
 
 
 if __name__ == "__main__":
-    main()
+    answer_questions(answer, count=1, on_orphaned=end_orphan)

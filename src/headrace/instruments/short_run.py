@@ -1,4 +1,4 @@
-"""A tryout: a candidate is trained for some seconds, to tell how fast it is and how much it learns."""
+"""Short runs: a candidate trained for a few seconds, to measure how fast it is and how much it learns."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ UNEVEN_STEPS = 3  # at the start: fresh memory
 
 
 @dataclass(frozen=True)
-class Tryout:
-    """A candidate that was trained for some seconds."""
+class ShortRun:
+    """A candidate, and what a few seconds of training it have shown."""
 
     config: Config
     exposure: Exposure
@@ -46,10 +46,10 @@ class Tryout:
         }
 
 
-def try_out(candidate: Config, seconds: float, train_bytes: float, before: Tryout | None = None) -> Tryout:
-    """A whole small run, with its schedule drawn together: what it comes to in so many seconds.
+def train_briefly(candidate: Config, seconds: float, train_bytes: float, before: ShortRun | None = None) -> ShortRun:
+    """Train a candidate for this many seconds, from the warm-up to the end of its schedule.
 
-    With a trial `before`, steps are computed as they were in that one: measuring the fastest way takes a while, too.
+    Steps are computed as in the short run `before`, if there is one: measuring which way is fastest takes a while, too.
     """
     config = candidate.model_copy(deep=True)
     training = config.training
@@ -60,7 +60,7 @@ def try_out(candidate: Config, seconds: float, train_bytes: float, before: Tryou
     )
     if before is not None:
         training.precision, training.matmul = before.precision, before.matmul  # type: ignore[assignment]
-    config.model.vocab_size = 0  # as many as the tokenizer finds
+    config.model.vocab_size = 0  # the tokenizer decides
     with tempfile.TemporaryDirectory() as folder:
         config.run.out = f"{folder}/run"
         with Pretraining(config) as pretraining:
@@ -78,4 +78,4 @@ def try_out(candidate: Config, seconds: float, train_bytes: float, before: Tryou
     step_s = median(working[UNEVEN_STEPS:] or working)
     evaluation_s = run.seconds["evaluation"] + run.seconds["checkpointing"]
     seconds_per_token = step_s / training.batch_size / training.max_length
-    return Tryout(candidate, exposure, seconds_per_token, evaluation_s, loss, resolved.precision, resolved.matmul)
+    return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, resolved.precision, resolved.matmul)

@@ -1,18 +1,13 @@
-"""A trial: a configuration computes steps in a process of its own, whenever it is asked to, and tells what they cost.
+"""Trials: a configuration computes steps in a process of its own, whenever it is asked to, and says what they cost.
 
-A process each, so that threads, allocator, compiled code and peak memory are its own, and one that runs out of memory
-takes nobody with it. `python -m headrace.instruments.trial` reads a configuration and then one line per measurement; it
-ends with its standard input, so it does not outlive who started it by more than one measurement.
+Each trial is a process, so that threads, allocator, compiled code and peak memory are its own, and one that runs out of
+memory takes nobody with it. Two trials that are asked in turns are compared fairly (perf/paired.py).
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +16,8 @@ import torch
 
 from headrace.data.batch import Batch
 from headrace.distributed.replicas import Replica
-from headrace.errors import HeadraceError, TrainingError
 from headrace.machine.allocator import keep_freed_memory
+from headrace.machine.children import Child, answer_questions
 from headrace.machine.device import best_device
 from headrace.machine.facts import peak_memory_bytes
 from headrace.models.network import build
@@ -35,13 +30,13 @@ from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep
 
 LEAST_TOKENS = 1024  # computed at a time; enough for products to run at full rate
-LEAST_SECONDS = 0.3  # of a measurement; several short steps make one
+LEAST_SECONDS = 0.3  # of a measurement: short steps are repeated
 PEAK_FACTOR = 0.01  # of the learning rate: the weights should stay what they are
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a whole update, per token of it."""
+    """The cost of an update, per token."""
 
     seconds_per_token: float
     peak_bytes: int
@@ -56,16 +51,9 @@ class Trial:
 
     def __init__(self, config: Config, is_chosen: bool = False) -> None:
         """`is_chosen`: let it choose, as training does, what the configuration leaves open."""
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the trial)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.instruments.trial"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        self._child = Child([sys.executable, "-m", "headrace.instruments.trial"])
         try:
-            chosen = self._ask({"config": config.model_dump(), "is_chosen": is_chosen})
+            chosen = self._child.ask({"config": config.model_dump(), "is_chosen": is_chosen})
         except BaseException:
             self.close()
             raise
@@ -78,39 +66,15 @@ class Trial:
         self.close()
 
     def measure(self) -> Cost:
-        return Cost(**self._ask({}))
+        """Compute a few steps and return what one costs."""
+        return Cost(**self._child.ask({}))
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            assert stream is not None
-            with suppress(BrokenPipeError):  # what a dead trial was not told any more
-                stream.close()
-
-    def _ask(self, question: dict[str, object]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            raise TrainingError(self._last_words())
-        return dict(json.loads(answer))
-
-    def _last_words(self) -> str:
-        code = self._process.wait()
-        self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
-        if code < 0:
-            return f"the trial was killed by signal {-code}; 9 is what the system does when memory runs out"
-        return lines[-1] if lines else f"the trial ended with exit code {code}"
+        self._child.end()
 
 
 class _Bench:
-    """What runs in the trial's process."""
+    """The configuration at work, in the trial's process."""
 
     def __init__(self, config: Config, is_chosen: bool) -> None:
         training = config.training
@@ -132,7 +96,7 @@ class _Bench:
         self._num_rows = min(training.batch_size, per_pass * size)
 
     def measure(self) -> Cost:
-        """Passes over some of the rows stand for all of them; data and update are those of a whole step."""
+        """Measure a step: passes over some rows, scaled to all of them, and data wait and update of a whole step."""
         training = self._config.training
         began, spent, num_steps = time.perf_counter(), 0.0, 0
         while num_steps == 0 or time.perf_counter() - began < LEAST_SECONDS:
@@ -146,7 +110,7 @@ class _Bench:
         return Cost(spent / num_steps / (training.batch_size * training.max_length), peak_memory_bytes())
 
     def _next(self) -> Batch:
-        """The next batch, in the words of a smaller vocabulary where that is tried."""
+        """Return the next batch, its ids folded into the vocabulary where a smaller one is tried."""
         batch, size = next(self._loader), self._config.model.vocab_size
         if batch.inputs.max() < size and batch.targets.max() < size:
             return batch
@@ -155,19 +119,17 @@ class _Bench:
 
 def main() -> None:
     bench: _Bench | None = None
-    for line in sys.stdin:
-        question = json.loads(line)
-        if bench is None:
-            bench = _Bench(Config.model_validate(question["config"]), question["is_chosen"])
-            bench.measure()  # pays for fresh memory and for compiling
-            answer: Execution | Cost = bench.execution
-        else:
-            answer = bench.measure()
-        print(json.dumps(vars(answer)), flush=True)
+
+    def answer(question: dict[str, Any]) -> dict[str, Any]:
+        nonlocal bench
+        if bench is not None:
+            return vars(bench.measure())
+        bench = _Bench(Config.model_validate(question["config"]), question["is_chosen"])
+        bench.measure()  # pays for fresh memory and for compiling
+        return vars(bench.execution)
+
+    answer_questions(answer)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HeadraceError as problem:
-        sys.exit(str(problem))
+    main()

@@ -1,4 +1,4 @@
-"""A few batches ahead of the consumer, already in another framework's form; with the consumer's state."""
+"""Batches converted for another framework a few steps ahead of the consumer, with the consumer's state."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Converted = TypeVar("Converted")
 
 
 class Ahead(Generic[Converted]):
-    """An endless iterator of converted batches. Copies to a device overlap with the work on the batch before.
+    """An endless iterator of converted batches, whose copies to a device overlap with work on earlier batches.
 
-    The loader itself runs ahead by what is in flight; `state()` is that of the batches which were handed out.
+    The loader itself is ahead by the batches in flight; `state()` counts only those that were handed out.
     """
 
     def __init__(self, loader: Loader, convert: Callable[[Batch], Converted], num_ahead: int) -> None:
@@ -38,10 +38,10 @@ class Ahead(Generic[Converted]):
         return self._loader.step - len(self._in_flight)
 
     def state(self) -> dict[str, Any]:
-        """Where the consumer is; the same as the loader's own state at this step."""
+        """Return the consumer's position; it equals the loader's own state at this step."""
         return self._loader.state(self.step)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue exactly where a state was taken, by this or by the loader itself."""
+        """Continue exactly where a state was taken, whether from this object or from the loader itself."""
         self._loader.restore(state)
         self._in_flight.clear()

@@ -1,4 +1,4 @@
-"""Libraries that only a neighbour needs: imported when used, and named with their pip line when missing."""
+"""Optional libraries: imported when used, and named with their pip line when missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def require(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as problem:
         if problem.name != module.partition(".")[0]:
-            raise  # the library is there, but something that it needs is not: its own message says what
+            raise  # the library is there, but one that it needs is not: its own message says which
         raise MissingExtraError(
             f"{problem.name} is not installed. Install it with: pip install 'headrace[{extra}]'"
         ) from None

@@ -30,24 +30,24 @@ class GrainSource:
         if sequence_length < 1:
             raise UsageError(f"sequence_length must be at least 1, not {sequence_length}")
         self._cache = cache
-        self._length = sequence_length
+        self._sequence_length = sequence_length
         sizes = [cache.entry(segment).num_tokens for segment in range(len(cache.segments))]
         self._starts = np.concatenate([[0], np.cumsum(sizes)])
 
     def __len__(self) -> int:
-        return max(int(self._starts[-1]) - 1, 0) // self._length
+        return max(int(self._starts[-1]) - 1, 0) // self._sequence_length
 
     def __getitem__(self, row: SupportsIndex) -> dict[str, npt.NDArray[Any]]:
-        """`inputs` and `targets`, T tokens each."""
+        """Return `inputs` and `targets`, T tokens each."""
         number = operator.index(row)
         if not 0 <= number < len(self):
             raise IndexError(f"row {number} of {len(self)}")
-        start = number * self._length
-        tokens = self._tokens(start, start + self._length + 1)
+        start = number * self._sequence_length
+        tokens = self._tokens(start, start + self._sequence_length + 1)
         return {"inputs": tokens[:-1], "targets": tokens[1:]}
 
     def __repr__(self) -> str:
-        return f"GrainSource({str(self._cache.path)!r}, sequence_length={self._length})"
+        return f"GrainSource({str(self._cache.path)!r}, sequence_length={self._sequence_length})"
 
     def _tokens(self, start: int, stop: int) -> npt.NDArray[Any]:
         parts: list[npt.NDArray[Any]] = []
@@ -92,13 +92,14 @@ class GrainBatches:
         return batch
 
     def state(self) -> dict[str, Any]:
-        """Grain's state and the step, ready for JSON."""
+        """Return Grain's state and the step, ready for JSON."""
         state = self._iterator.get_state()
         return {"step": self._step, "grain": state.decode() if isinstance(state, bytes) else state}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Continue where a state was taken."""
         if "grain" not in state:
-            raise StateError("this state is not of a Grain pipeline: the run was started with other batches.")
+            raise StateError("this state does not belong to a Grain pipeline: the run was started with other batches.")
         saved = state["grain"]
         self._iterator.set_state(saved.encode() if isinstance(saved, str) else saved)
         self._step = int(state["step"])

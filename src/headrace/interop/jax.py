@@ -22,7 +22,7 @@ from headrace.interop.extras import require
 
 
 def jax_batches(loader: Loader, mesh: Any = None, spec: Any = None, prefetch_batches: int = 2) -> Ahead[dict[str, Any]]:
-    """Endless batches as `jax.Array`s, in the loader's order and with its state law.
+    """Return endless batches as `jax.Array`s, in the loader's order and with its exact resume.
 
     Each is a dict of int32 `inputs` and `targets`, and where the loader has them `mask` and `documents`, of the global
     shape (batch_size, T). `mesh` defaults to all devices on one axis "data"; `spec` (a `PartitionSpec`) defaults to
@@ -78,7 +78,7 @@ def _check_divisible(mesh: Any, spec: Any, shape: tuple[int, int]) -> None:
 
 
 def _check_rows(sharding: Any, shape: tuple[int, int], first: int, stop: int, loader: Loader) -> None:
-    """This process's devices must want rows that its loader makes."""
+    """Check that the devices of this process need only rows that its loader makes."""
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         low, high, _ = index[0].indices(shape[0])
         if low < first or high > stop:

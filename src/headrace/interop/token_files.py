@@ -3,7 +3,7 @@
     cache = open_token_files("openwebtext/train.bin", tokenizer="gpt2")
     loader = hr.Loader(cache, batch_size=32, sequence_length=256)
 
-Order, state, packing, validation and tracing are those of any cache. What token_formats.py says of the formats holds.
+Order, state, packing, validation and tracing are those of any cache; token_formats.py lists the formats.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_token_files(
 ) -> Cache:
     """Open token files as a cache. `tokenizer` is the one that made them: a tokenizer.json or a hub name.
 
-    `dtype` ("uint16", "uint32") is for files that do not tell: nanoGPT's and OLMo's, which are uint16 unless the
+    `dtype` ("uint16", "uint32") is for files that do not record it: nanoGPT's and OLMo's, which are uint16 unless the
     vocabulary is larger. An id above the vocabulary is an error when its part of the file is first used; a file that is
     written to while in use is an error at the next batch.
     """
@@ -72,7 +72,7 @@ def _no_text() -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class _Part:
-    """Tokens [start, stop) of a file: one segment."""
+    """One segment: tokens [start, stop) of a file."""
 
     file: TokenFile
     start: int
@@ -120,12 +120,12 @@ class TokenFileCache(Cache):
 
     @property
     def num_documents(self) -> int:
-        """Counted, where no index tells: reads all tokens."""
+        """The number of documents; where there is no index, all tokens are read to count them."""
         return sum(len(self.document_ends(segment)) for segment in range(len(self.segments)))
 
 
 class _FileShards(ShardFolder):
-    """Parts of mapped files in place of shards."""
+    """Shards that are parts of mapped files."""
 
     def __init__(self, tokenizer: Tokenizer, dtype: np.dtype[Any], parts: dict[str, _Part]) -> None:
         super().__init__(Path(), dtype)
@@ -134,7 +134,7 @@ class _FileShards(ShardFolder):
         self._maps: dict[Path, TokenArray] = {}
 
     def mapped(self, file: TokenFile) -> TokenArray:
-        """All tokens of a file. Through pyarrow, because NumPy's mappings hold a file descriptor each."""
+        """Map all tokens of a file, with pyarrow: each of NumPy's mappings would hold a file descriptor."""
         if file.path not in self._maps:
             import pyarrow as pa
 
@@ -143,7 +143,7 @@ class _FileShards(ShardFolder):
                     data = source.read_buffer()
             except OSError as problem:
                 raise TokenFileError(f"{file.path}: cannot be mapped ({problem}).") from None
-            file.check_unchanged()  # what was mapped is what was looked at
+            file.check_unchanged()  # the file that was mapped is the one that was looked at
             self._maps[file.path] = np.frombuffer(data, file.dtype, file.num_tokens, file.offset)
         return self._maps[file.path]
 
@@ -188,7 +188,7 @@ class _FileShards(ShardFolder):
 
 
 def _cuts(file: TokenFile, tokens: TokenArray, end_of_text_id: int) -> list[int]:
-    """Where segments begin and end: at the end of a document where one is near."""
+    """Return the bounds of segments: at the end of a document where one is near."""
     cuts = [0]
     for number in range(1, max(1, round(file.num_tokens / SEGMENT_TOKENS))):
         nominal = number * SEGMENT_TOKENS
@@ -202,6 +202,6 @@ def _cuts(file: TokenFile, tokens: TokenArray, end_of_text_id: int) -> list[int]
 
 
 def _sample(tokens: TokenArray) -> str:
-    """Tells one text from another by its beginning and end; reading all of it would take too long."""
+    """Return a digest of the beginning, the end and the size of a text; reading all of it would take too long."""
     count = SAMPLE_BYTES // tokens.itemsize
     return digest(tokens[:count].tobytes(), tokens[-count:].tobytes(), str(len(tokens)))[:16]

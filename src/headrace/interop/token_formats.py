@@ -1,4 +1,4 @@
-"""Token files of other projects: where in the file the tokens are, of which type, and where documents end.
+"""Formats of token files of other projects: place and type of the tokens, and the ends of documents.
 
     nanoGPT    NAME.bin                 raw uint16
     Megatron   NAME.bin + NAME.idx      uint16, int16 or int32 in the order of the index
@@ -29,7 +29,7 @@ LLM_C_MAGICS = (20240520, 20240801)
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Tokens in a file, as they lie there."""
+    """The tokens of a file: their place, type and number."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -37,10 +37,11 @@ class TokenFile:
     offset: int
     num_tokens: int
     ends: npt.NDArray[np.int64] | None
-    """Where documents end; None: after each end-of-text."""
+    """The ends of documents; None if each end-of-text token is one."""
     identity: tuple[int, ...]
 
     def check_unchanged(self) -> None:
+        """Raise TokenFileError if the file was written to, replaced or removed."""
         try:
             now = identity(self.path)
         except OSError:
@@ -53,13 +54,13 @@ class TokenFile:
 
 
 def identity(path: Path) -> tuple[int, ...]:
-    """Changes whenever a file is written to or replaced."""
+    """Return size, time and inode of a file, which change whenever it is written to or replaced."""
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def read_token_file(path: Path, raw_dtype: np.dtype[Any]) -> TokenFile:
-    """Recognise a token file by its name and what lies beside it; `raw_dtype` is for files that do not tell theirs."""
+    """Recognise a token file by its name and its neighbours; `raw_dtype` is for files that do not record theirs."""
     if path.suffix == ".idx":
         path = path.with_suffix(".bin")
     try:
@@ -145,7 +146,7 @@ def _datatrove(path: Path, dtype: np.dtype[Any]) -> TokenFile:
     if len(raw) % 8 or not raw:
         raise TokenFileError(f"{index}: {len(raw):,} bytes are not document ends of 8 bytes each: truncated or empty.")
     ends = np.frombuffer(raw, "<u8").astype(np.int64)
-    # The index counts tokens, so it tells how many bytes each has.
+    # The index counts tokens, so the size of the file gives the bytes per token.
     width = os.path.getsize(path) / max(int(ends[-1]), 1)
     return _token_file(path, np.dtype(f"<u{int(width)}") if width in (2, 4) else dtype, ends=ends)
 

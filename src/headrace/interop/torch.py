@@ -47,7 +47,7 @@ class TorchBatches(IterableDataset[dict[str, Tensor]]):
         self._batches = Ahead(loader, self._convert, 0 if is_on_host else prefetch_batches)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        """Goes on where the consumer is; with `num_steps`, to the end of the pass that it is in."""
+        """Continue at the consumer's position; with `num_steps`, to the end of the current pass."""
         refuse_worker_processes()
         return islice(self._batches, None if self._num_steps is None else self._remaining_steps())
 
@@ -76,7 +76,7 @@ class TorchBatches(IterableDataset[dict[str, Tensor]]):
 
 
 def as_tensors(batch: Batch) -> dict[str, Tensor]:
-    """A batch as tensors on the host."""
+    """Convert a batch to tensors on the host."""
     tensors = {
         "inputs": torch.from_numpy(batch.inputs.astype(np.int64)),
         "targets": torch.from_numpy(batch.targets.astype(np.int64)),
@@ -89,6 +89,6 @@ def as_tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def refuse_worker_processes() -> None:
-    """Every worker process would make every batch; and a loader's threads do not survive a fork."""
+    """Refuse to run in a worker process: each would make every batch, and a loader's threads do not survive a fork."""
     if get_worker_info() is not None:
         raise UsageError("headrace makes batches in threads of its own: use DataLoader(…, num_workers=0)")

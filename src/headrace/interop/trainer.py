@@ -63,7 +63,7 @@ class TrainerRows(IterableDataset[dict[str, Tensor]]):
 
 
 def resume_callback(loader: Loader) -> Any:
-    """A `TrainerCallback` that saves the loader's state with every checkpoint and goes on from it on resume.
+    """Return a `TrainerCallback` that saves the loader's state with every checkpoint, and restores it on resume.
 
     Without it `Trainer` finds its place by making every batch up to there once more.
     """
@@ -87,7 +87,7 @@ def resume_callback(loader: Loader) -> Any:
 
 
 def _step(args: Any, global_step: int, loader: Loader) -> int:
-    """The loader's step after so many updates."""
+    """Return the loader's step after a number of updates."""
     rows = int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
     if rows % loader.batch_size:
         raise UsageError(
@@ -106,5 +106,7 @@ def _read_state(checkpoint: Path, step: int) -> dict[str, Any]:
             " Trainer then makes every batch up to there once more."
         ) from None
     if state.get("step") != step:
-        raise StateError(f"{checkpoint / STATE_FILE}: is of step {state.get('step')}, but Trainer resumes at {step}.")
+        raise StateError(
+            f"{checkpoint / STATE_FILE}: belongs to step {state.get('step')}, but Trainer resumes at {step}."
+        )
     return state

@@ -1,6 +1,6 @@
 """Propose: the network, batch and token count that should reach the lowest loss in a given time on this machine.
 
-Some candidates are trained for seconds each. Two laws (perf/hour.py, perf/loss_law.py), fitted to their speed and loss,
+Some candidates are trained for seconds each. Two laws (perf/pace.py, perf/loss_law.py), fitted to their speed and loss,
 say which candidate to try next and, in the end, which should be best after the whole time.
 """
 
@@ -18,22 +18,18 @@ import yaml
 
 from headrace.data.corpus.segments import plan_segments
 from headrace.errors import UsageError
-from headrace.instruments.short_run import Tryout, try_out
+from headrace.instruments.short_run import ShortRun, train_briefly
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
-from headrace.perf.hour import (
-    Pace,
-    Prospect,
+from headrace.perf.loss_law import Law
+from headrace.perf.pace import Pace, Prospect, fit_pace, flops_per_token, foresee
+from headrace.perf.search_space import (
     batch_size_for,
     expected_bytes_per_token,
-    fit_pace,
-    flops_per_token,
-    foresee,
-    length_for,
+    sequence_length_for,
     shapes,
     vocabularies_for,
 )
-from headrace.perf.loss_law import Law
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.memory import count_memory
@@ -41,11 +37,11 @@ from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 from headrace.units import human_count, human_time
 
-TRIALS_SHARE, MOST_TRIALS_S, MOST_TRIALS = 0.2, 150.0, 7
-LEAST_TRIAL_S, TRIAL_OVERHEAD_S = 1.0, 2.5
+RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 7
+LEAST_RUN_S, RUN_OVERHEAD_S = 1.0, 2.5
 SCOUTS = (4e5, 3e6)  # parameters of the first two, which tell how fast small and larger networks are here
 SCOUT_TOKENS = 3e6  # that their batches are made for
-UNLIKE = 1.25  # a next trial has other tokens, or this much more or fewer parameters than those before
+UNLIKE = 1.25  # a next candidate has other tokens, or this much more or fewer parameters than those before
 MEMORY_SHARE = 0.8  # of what is free
 EVALUATIONS = 10  # of a run, with a sample and a checkpoint each
 
@@ -57,7 +53,7 @@ class Proposal:
     config: Config
     minutes: float
     prospect: Prospect
-    trials: list[Tryout]
+    runs: list[ShortRun]
     planning_s: float
     assumptions: list[str] = field(default_factory=list)
 
@@ -72,12 +68,12 @@ class Proposal:
             "tokens_per_second": self.prospect.tokens_per_second,
             "bits_per_byte": self.prospect.bits_per_byte,
             "planning_seconds": self.planning_s,
-            "trials": [trial.as_json() for trial in self.trials],
+            "trials": [run.as_json() for run in self.runs],
             "assumptions": self.assumptions,
         }
 
 
-def propose(given: Layers, minutes: float, show: Callable[[Tryout], None] = lambda _: None) -> Proposal:
+def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = lambda _: None) -> Proposal:
     """Try candidates for a share of the time, then say which is best. What is given in a config stays as it is.
 
     >>> layers = Layers()                                                       # doctest: +SKIP
@@ -86,27 +82,27 @@ def propose(given: Layers, minutes: float, show: Callable[[Tryout], None] = lamb
     """
     search = Search(given, minutes)
     began = time.perf_counter()
-    budget_s = min(TRIALS_SHARE * 60 * minutes, MOST_TRIALS_S)
-    trial_s = max(LEAST_TRIAL_S, budget_s / MOST_TRIALS - TRIAL_OVERHEAD_S)
+    budget_s = min(RUNS_SHARE * 60 * minutes, MOST_RUNS_S)
+    run_s = max(LEAST_RUN_S, budget_s / MOST_RUNS - RUN_OVERHEAD_S)
     while (config := search.next_to_try()) is not None:
         spent_s = time.perf_counter() - began
-        if len(search.trials) >= len(SCOUTS) and spent_s + trial_s + TRIAL_OVERHEAD_S > budget_s:
+        if len(search.runs) >= len(SCOUTS) and spent_s + run_s + RUN_OVERHEAD_S > budget_s:
             break
-        trial = try_out(config, trial_s, search.train_bytes, search.nearest_trial(config))
-        search.add(trial)
-        show(trial)
+        run = train_briefly(config, run_s, search.train_bytes, search.nearest_run(config))
+        search.add(run)
+        show(run)
     config, prospect = search.best()
-    proposal = Proposal(config, minutes, prospect, search.trials, time.perf_counter() - began)
-    proposal.assumptions = _assumptions(proposal, trial_s)
+    proposal = Proposal(config, minutes, prospect, search.runs, time.perf_counter() - began)
+    proposal.assumptions = _assumptions(proposal, run_s)
     return proposal
 
 
 class Search:
-    """The candidates, what is known of the corpus, and what the trials so far say."""
+    """The candidates, what is known of the corpus, and what the short runs so far have shown."""
 
     def __init__(self, given: Layers, minutes: float) -> None:
         self._given, self._minutes = given, minutes
-        self.trials: list[Tryout] = []
+        self.runs: list[ShortRun] = []
         self._misfit: UsageError | None = None
         base = _without_shape(given)
         sources = training_sources(base)
@@ -115,26 +111,26 @@ class Search:
         self.train_bytes = corpus_bytes * (1 - base.data.validation_fraction)
         self._candidates = self._make_candidates(base, corpus_bytes)
 
-    def add(self, trial: Tryout) -> None:
-        """Take note of a trial; also of how many tokens its tokenizer really has."""
-        self.trials.append(trial)
+    def add(self, run: ShortRun) -> None:
+        """Take note of a short run; also of the size that its vocabulary turned out to have."""
+        self.runs.append(run)
         if "model.vocab_size" in self._given.values:
             return
-        for config in (*self._candidates, trial.config):
-            if config.data.tokenizer == trial.config.data.tokenizer:
-                config.model.vocab_size = trial.exposure.vocab_size
+        for config in (*self._candidates, run.config):
+            if config.data.tokenizer == run.config.data.tokenizer:
+                config.model.vocab_size = run.exposure.vocab_size
 
-    def nearest_trial(self, config: Config) -> Tryout | None:
+    def nearest_run(self, config: Config) -> ShortRun | None:
         """The one most like it in size, whose way of computing should be the fastest here too. None at first."""
-        if len(self.trials) < len(SCOUTS):
+        if len(self.runs) < len(SCOUTS):
             return None
-        return min(self.trials, key=lambda trial: abs(math.log(_parameters(trial.config) / _parameters(config))))
+        return min(self.runs, key=lambda run: abs(math.log(_parameters(run.config) / _parameters(config))))
 
     def next_to_try(self) -> Config | None:
         """First a small and a larger network, to see how fast they are; then what looks best and is unlike those."""
-        tried = [trial.config for trial in self.trials]
+        tried = [run.config for run in self.runs]
         unlike = [config for config in self._candidates if all(_is_unlike(config, other) for other in tried)]
-        if not unlike or len(self.trials) >= MOST_TRIALS:
+        if not unlike or len(self.runs) >= MOST_RUNS:
             return None
         if len(tried) < len(SCOUTS):
             wanted = math.log(SCOUTS[len(tried)])
@@ -145,19 +141,19 @@ class Search:
 
     def best(self) -> tuple[Config, Prospect]:
         """Among candidates whose tokens have been tried."""
-        known = {trial.config.data.tokenizer for trial in self.trials}
+        known = {run.config.data.tokenizer for run in self.runs}
         config, prospect = self._best_of([c for c in self._candidates if c.data.tokenizer in known])
         return self._with_batch(config, prospect.batch_size), prospect
 
     def _best_of(self, candidates: list[Config]) -> tuple[Config, Prospect]:
-        pace = fit_pace([_pace_of(trial) for trial in self.trials])
-        law = Law().fitted([(trial.exposure, trial.bits_per_byte) for trial in self.trials])
+        pace = fit_pace([_pace_of(run) for run in self.runs])
+        law = Law().fitted([(run.exposure, run.bits_per_byte) for run in self.runs])
         found = [(config, self._foresee(config, pace, law)) for config in candidates]
         return min(found, key=lambda one: one[1].bits_per_byte)
 
     def _foresee(self, config: Config, pace: Pace, law: Law) -> Prospect:
         per_token = self._bytes_per_token(config)
-        evaluating_s = EVALUATIONS * median(trial.evaluation_s for trial in self.trials)
+        evaluating_s = EVALUATIONS * median(run.evaluation_s for run in self.runs)
         seconds = max(0.5 * 60 * self._minutes, 60 * self._minutes - evaluating_s)
         given_batch = config.training.batch_size if "training.batch_size" in self._given.values else 0
         training = config.training
@@ -175,9 +171,9 @@ class Search:
         )
 
     def _bytes_per_token(self, config: Config) -> float:
-        for trial in self.trials:
-            if trial.config.data.tokenizer == config.data.tokenizer:
-                return trial.exposure.bytes_per_token
+        for run in self.runs:
+            if run.config.data.tokenizer == config.data.tokenizer:
+                return run.exposure.bytes_per_token
         is_small = config.data.tokenizer in ("byte", "char")
         return 1.0 if is_small else expected_bytes_per_token(config.model.vocab_size)
 
@@ -213,7 +209,7 @@ class Search:
     def _build(self, values: dict[str, Any]) -> Config | None:
         """The given values over the proposed ones; None where they do not go together."""
         layers = Layers()
-        layers.add({"training.max_length": length_for(self._minutes)}, "plan")
+        layers.add({"training.max_length": sequence_length_for(self._minutes)}, "plan")
         layers.add(values, "plan")
         layers.add(self._given.values, "given")
         only_minutes = {"training.max_minutes": self._minutes, "training.max_steps": 0, "training.num_epochs": 0}
@@ -253,19 +249,19 @@ def _is_unlike(config: Config, other: Config) -> bool:
     return config.data.tokenizer != other.data.tokenizer or not 1 / UNLIKE < ratio < UNLIKE
 
 
-def _pace_of(trial: Tryout) -> tuple[float, int, float]:
-    model, training = trial.config.model, trial.config.training
+def _pace_of(run: ShortRun) -> tuple[float, int, float]:
+    model, training = run.config.model, run.config.training
     batch_tokens = training.batch_size * training.max_length
     flops = flops_per_token(model, training.max_length, batch_tokens, update_flops(model, training.optimizer))
-    return flops, model.num_layers, trial.seconds_per_token
+    return flops, model.num_layers, run.seconds_per_token
 
 
-def _assumptions(proposal: Proposal, trial_s: float) -> list[str]:
+def _assumptions(proposal: Proposal, run_s: float) -> list[str]:
     exposure = proposal.prospect.exposure
     texts = [
-        f"{len(proposal.trials)} trials of {human_time(trial_s)} tell the speed, and by a scaling law (docs/metrics.md)"
+        f"{len(proposal.runs)} short runs of {human_time(run_s)} give the speed, and by a scaling law (docs/metrics.md)"
         f" what the loss will be after {proposal.minutes:g} minutes",
-        "training has this machine to itself, as the trials had; planning is not part of the minutes",
+        "training has this machine to itself, as the short runs had; planning is not part of the minutes",
         "the learning rate and schedule are the defaults, at which the law was fitted",
     ]
     if exposure.epochs > 1:

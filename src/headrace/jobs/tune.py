@@ -234,7 +234,7 @@ class _Ladder:
             raise _ReferenceLostError(f"the configuration as it is could not be measured: {problem}") from None
 
     def result(self, best_batch_size: int | None, seconds: float) -> Tuning:
-        """With spreads by the noise of all trials together."""
+        """Return the outcome, its spreads computed from the noise of all measurements together."""
         scale = noise([finding.pairs for finding in self.findings])
         for finding in self.findings:
             finding.gain = gain(finding.pairs, scale) if finding.pairs else None
@@ -276,8 +276,8 @@ def _same_result(config: Config) -> Iterator[list[Option]]:
     other = "default" if training.matmul == "onednn" else "onednn"
     if training.precision == "float32" and not training.compile:
         yield [Option({"training.matmul": other})]
-    feeds = [{"data.num_workers": workers, "data.prefetch_batches": "auto"} for workers in dict.fromkeys((2, cores))]
-    yield [Option(feed) for feed in feeds if feed != {key: getattr(data, key.partition(".")[2]) for key in feed}]
+    loading = [{"data.num_workers": workers, "data.prefetch_batches": "auto"} for workers in dict.fromkeys((2, cores))]
+    yield [Option(each) for each in loading if each != {key: getattr(data, key.partition(".")[2]) for key in each}]
     note = "" if training.gradient_checkpointing else "for less memory"
     yield [Option({"training.gradient_checkpointing": not training.gradient_checkpointing}, note=note)]
 
@@ -286,9 +286,9 @@ def _what_ifs(config: Config) -> Iterator[Option]:
     """What would be faster and another result."""
     model, training = config.model, config.training
     if training.precision == "float32":
-        yield Option({"training.precision": "bfloat16"}, True, "rounder products")
+        yield Option({"training.precision": "bfloat16"}, True, "lower-precision matrix products")
     else:
-        yield Option({"training.precision": "float32"}, True, "finer products")
+        yield Option({"training.precision": "float32"}, True, "higher-precision matrix products")
     if model.num_layers > 1:
         yield Option({"model.num_layers": model.num_layers // 2}, True, "a smaller model")
     if model.num_heads % 2 == 0 and model.d_model >= 128 and model.d_model % 4 == 0:

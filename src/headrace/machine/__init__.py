@@ -1,1 +1,1 @@
-"""The machine: its memory, its processor, and what they were measured to do."""
+"""The machine: its hardware, what it was measured to do, and the processes that headrace runs on it."""

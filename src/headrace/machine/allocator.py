@@ -1,4 +1,4 @@
-"""glibc told to keep memory instead of mapping and unmapping it: fresh pages cost a third of an eager step."""
+"""glibc's allocator, set to keep freed memory: mapping fresh pages costs a third of an eager step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LARGE = 4 << 20
 
 
 def keep_freed_memory(even_large: bool = True) -> bool:
-    """Make malloc reuse buffers of this process. True where it could be done (Linux with glibc).
+    """Make malloc keep what this process frees. Return whether that is possible here (Linux with glibc).
 
-    Without `even_large`, buffers above 4 MiB are given back and mapped anew: their holes are what fragments memory,
-    so this takes less of it, and a little more time.
+    Without `even_large`, buffers above 4 MiB are given back and mapped anew each time. This takes a little longer, and
+    less memory, because the holes that large buffers leave are what fragments it.
     """
     if sys.platform != "linux":
         return False
@@ -29,7 +29,7 @@ def keep_freed_memory(even_large: bool = True) -> bool:
 
 
 def release_freed_memory() -> None:
-    """Give back what has been freed so far, after something that needed more than what follows."""
+    """Give freed memory back to the system, after work that needed more than what follows."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Who had the processor: what others took of it while this process wanted it. Known on Linux, elsewhere None."""
+"""Contention: the processor time that other programs took while this process wanted it. Known on Linux only."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ import psutil
 
 _THREADS = Path("/proc/self/task")
 DISTURBED_PERCENT = 10.0
-"""Above this share a measurement says more about the other programs than about what was measured."""
+"""The share above which a measurement says more about other programs than about what was measured."""
 
 
 @dataclass(frozen=True)
 class ProcessorTime:
-    """Seconds since the start of the process or the machine; only differences mean something."""
+    """Processor times in seconds; only differences between two readings mean something."""
 
     own_s: float
     """Processor time of this process."""
     delayed_s: float | None
-    """What its threads spent ready to run, without a core to run on. None where the system does not say."""
+    """Time that its threads were ready to run and had no core. None where the system does not say."""
     busy_s: float
-    """Processor time of everybody on the cores that this process may use."""
+    """Processor time of all processes on the cores that this one may use."""
     stolen_s: float = 0.0
-    """What a virtual machine's host gave to others."""
+    """Time that the host of a virtual machine gave to others."""
 
     @classmethod
     def now(cls) -> ProcessorTime:
+        """Read the clocks."""
         cores = psutil.cpu_times(percpu=True)
         if hasattr(os, "sched_getaffinity"):
             cores = [core for number, core in enumerate(cores) if number in os.sched_getaffinity(0)]
@@ -39,7 +40,7 @@ class ProcessorTime:
         return cls(time.process_time(), _delayed_s(), every - idle_s - stolen_s, stolen_s)
 
     def taken_percent_since(self, before: ProcessorTime) -> float | None:
-        """Share of the processor time that this process wanted since then and that others had instead.
+        """Return the share of the processor time wanted by this process since `before` that others had instead.
 
         Its own threads may have waited for each other, so no more counts than others really used.
 
@@ -58,7 +59,7 @@ class ProcessorTime:
 
 
 def is_disturbed(taken_percent: float | None) -> bool:
-    """Whether others had so much of the processor that a measurement is worth nothing."""
+    """Return whether other programs had so much of the processor that a measurement is worthless."""
     return taken_percent is not None and taken_percent > DISTURBED_PERCENT
 
 

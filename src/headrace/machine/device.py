@@ -1,4 +1,4 @@
-"""Where networks live."""
+"""The device that networks are computed on."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def best_device() -> torch.device:
-    """A CUDA device if there is one (a path that is written, but that nobody has tested yet), else the CPU."""
+    """Pick the device: a CUDA device if there is one (written, but not tested by anybody yet), else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""What this machine is, and what this process has used of it."""
+"""The environment of a run, and the memory and processor time that this process has used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("headrace", "torch", "numpy", "gigatoken", "tokenizers", "safetensor
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, for the run directory."""
+    """Return versions and machine, for the run directory."""
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
@@ -32,9 +32,9 @@ def environment() -> dict[str, Any]:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process has had resident at once."""
+    """Return the most memory that this process has had resident at once."""
     try:
-        # Not getrusage: a new process begins there with the peak of who started it.
+        # Not getrusage: a new process inherits the peak of its parent there.
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
@@ -49,10 +49,11 @@ def peak_memory_bytes() -> int:
 
 
 def memory_bytes() -> int:
+    """Return the resident memory of this process."""
     return int(psutil.Process().memory_info().rss)
 
 
 def cpu_seconds() -> float:
-    """Processor time of this process and of its children that have ended."""
-    times = os.times()  # its own part counts in hundredths
+    """Return the processor time of this process and of its children that have ended."""
+    times = os.times()  # its own times have a resolution of 10 ms
     return time.process_time() + times.children_user + times.children_system

@@ -1,4 +1,4 @@
-"""What this machine is made of. What cannot be found out is None or empty, never guessed."""
+"""The hardware of this machine. What cannot be found out is None or empty, never guessed."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ class Hardware:
     usable_threads: int
     """Logical processors that this process may run on."""
     simd: str
-    """What the kernels of torch use, such as AVX2 or AVX512."""
+    """Instruction set that torch's kernels use, such as AVX2 or AVX512."""
     fast_formats: list[str] = field(default_factory=list)
     """Instruction sets for bfloat16, float16 and int8."""
     caches_bytes: dict[str, int] = field(default_factory=dict)
-    """By name (L1d, L2, L3), as one core sees them; empty where the system does not say."""
+    """Cache sizes by name (L1d, L2, L3), as one core sees them; empty where the system does not say."""
     memory_bytes: int = 0
-    """What this process may use: the machine's, or the limit of its container."""
+    """Memory that this process may use: the machine's, or the limit of its container."""
     accelerators: list[str] = field(default_factory=list)
     torch: str = torch.__version__
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a measurement on this machine would no longer hold."""
+        """A digest of all facts: while it stays the same, measurements on this machine hold."""
         return digest(canonical_json(asdict(self)))[:16]
 
 
 def find_hardware() -> Hardware:
+    """Look at the machine."""
     return Hardware(
         host=socket.gethostname(),
         system=platform.platform(),
@@ -65,11 +66,12 @@ def find_hardware() -> Hardware:
 
 
 def processor_name() -> str:
+    """Return the model of the processor."""
     return _cpuinfo("model name") or platform.processor() or "unknown"
 
 
 def available_memory_bytes() -> int:
-    """What can be taken now without swapping, and within the limit of a container."""
+    """Return the memory that is free now, without swapping and within the limit of a container."""
     available = int(psutil.virtual_memory().available)
     try:
         used = int(_MEMORY_USED.read_text()) - _file_cache_bytes()
@@ -79,7 +81,7 @@ def available_memory_bytes() -> int:
 
 
 def _file_cache_bytes() -> int:
-    """What the container's memory holds of files, and gives up when somebody needs it."""
+    """Return the part of the container's memory that caches files, which is given up when it is needed."""
     try:
         fields = dict(line.split() for line in _MEMORY_FIELDS.read_text().splitlines())
     except OSError:
@@ -88,7 +90,7 @@ def _file_cache_bytes() -> int:
 
 
 def disk_of(folder: Path) -> dict[str, str | int]:
-    """The disk under a folder (or under the nearest folder above it that exists)."""
+    """Describe the disk that holds a folder, or its nearest ancestor that exists."""
     place = folder.resolve()
     while not place.exists():
         place = place.parent
@@ -132,7 +134,7 @@ def _caches() -> dict[str, int]:
 
 
 def usable_memory_bytes() -> int:
-    """All memory of the machine, or the limit of the container."""
+    """Return all memory of the machine, or the limit of the container."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(_MEMORY_LIMIT.read_text()))

@@ -1,4 +1,4 @@
-"""What this machine can do, measured in a few seconds: matrix products, memory, disk, fresh memory."""
+"""Measurements of this machine, in a few seconds: matrix products, memory, disk, fresh memory."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ BUSY_CORES = 0.1
 
 @dataclass(frozen=True)
 class Measurements:
-    """Rates in units per second. None: could not be measured here."""
+    """Measured rates in units per second; None where one could not be measured."""
 
     matmul_flops: dict[str, dict[int, float]]
-    """By precision and number of threads."""
+    """FLOP/s of matrix products by precision and number of threads."""
     memory_bandwidth: float
-    """Bytes read and written, with all threads."""
+    """Bytes read and written per second, with all threads."""
     disk_read_rate: float | None
-    """Bytes read that the system did not hold in memory."""
+    """Bytes per second read from the disk itself, not from the system's cache."""
     fresh_memory_rate: float
-    """Bytes of never used memory that one thread can touch; buffers that are mapped anew each time cost this."""
+    """Bytes per second of fresh memory that one thread can touch first: the cost of buffers that are mapped anew."""
     busy_cores: float
-    """What other processes used of the processor just before; above BUSY_CORES the rates may be too low."""
+    """Cores that other processes used just before; above BUSY_CORES the rates may be too low."""
     taken_percent: float | None = None
-    """Share of the processor time that the measurement wanted and others had; None where the system does not say."""
+    """Share of the processor time wanted by the measurement that others had; None where it is not known."""
 
     def peak_flops(self, precision: str, threads: int) -> float | None:
-        """The rate at this number of threads, or at the nearest below."""
+        """Return the rate at this number of threads, or at the nearest below that was measured."""
         rates = self.matmul_flops.get(precision, {})
         known = [count for count in rates if count <= threads]
         return rates[max(known)] if known else None
 
 
 def measure(folder: Path, usable_threads: int, seconds: float = 0.3) -> Measurements:
-    """Measure everything; `folder` says which disk, `seconds` how long each rate may take."""
+    """Measure everything: the disk of `folder`, and each rate for about `seconds`."""
     began = ProcessorTime.now()
     busy_cores = psutil.cpu_percent(interval=seconds) / 100 * (os.cpu_count() or 1)
     rates: dict[str, dict[int, float]] = {name: {} for name in PRECISIONS}
@@ -67,7 +67,7 @@ def measure(folder: Path, usable_threads: int, seconds: float = 0.3) -> Measurem
 
 
 def thread_counts(most: int) -> list[int]:
-    """1, 2, 4 and so on, and all.
+    """Return the powers of two up to `most`, and `most` itself.
 
     >>> thread_counts(6)
     [1, 2, 4, 6]
@@ -76,10 +76,10 @@ def thread_counts(most: int) -> list[int]:
 
 
 def measure_memory_bandwidth(seconds: float = 0.3) -> float:
-    """a = b + c over arrays that no cache holds: bytes read and written per second."""
-    # Mapped, not allocated: an allocator that keeps what is freed would keep these for ever.
+    """Measure the bytes read and written per second by a = b + c, over arrays that no cache holds."""
+    # Mapped, not allocated: an allocator that keeps freed memory would keep these for ever.
     a, b, c = (torch.frombuffer(mmap.mmap(-1, _STREAM_BYTES), dtype=torch.float32) for _ in range(3))
-    b.fill_(1), c.fill_(1)  # or both would be the system's one page of zeros
+    b.fill_(1), c.fill_(1)  # else both would be the system's single page of zeros
     best_s = float("inf")
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
@@ -90,7 +90,7 @@ def measure_memory_bandwidth(seconds: float = 0.3) -> float:
 
 
 def measure_disk_read_rate(folder: Path) -> float | None:
-    """Write a file, have the system forget it, read it. None where it cannot be told to forget, or not be written."""
+    """Write a file, drop it from the system's cache, and time reading it. None where that is impossible."""
     if not hasattr(os, "posix_fadvise"):
         return None
     try:
@@ -112,7 +112,7 @@ def measure_disk_read_rate(folder: Path) -> float | None:
 
 
 def measure_fresh_memory_rate() -> float:
-    """What the first touch of a page costs, over what touching it again costs."""
+    """Measure the bytes per second at which fresh pages can be touched, beyond the cost of touching them again."""
     best_s = float("inf")
     for _ in range(3):
         with mmap.mmap(-1, _FRESH_BYTES) as fresh:
@@ -122,7 +122,7 @@ def measure_fresh_memory_rate() -> float:
                 began = time.perf_counter()
                 view[:: mmap.PAGESIZE] = 1
                 times.append(time.perf_counter() - began)
-            del view  # the mapping cannot be closed while it is looked at
+            del view  # a mapping cannot be closed while a view of it exists
         best_s = min(best_s, max(times[0] - times[1], 1e-9))
     return _FRESH_BYTES / best_s
 

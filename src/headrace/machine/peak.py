@@ -1,4 +1,4 @@
-"""The best matrix multiplication rate that this machine shows: what "% of peak" is measured against."""
+"""The measured peak: the best matrix multiplication rate of this machine, which "% of peak" refers to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.machine.device import best_device
 SIZES = (512, 1024, 2048)
 NUM_ROUNDS = 3
 ENOUGH_CLEAN = 3
-PATIENCE = 5.0  # times as long, where others use the processor: a moment comes when they do not
+PATIENCE = 5.0  # times as long at most, while others use the processor
 CLEAN_SHARE = 0.85  # of the processor time that its threads could have had
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -22,8 +22,8 @@ Product = Callable[[Tensor, Tensor], Tensor]
 def measure_peak_flops(dtype: torch.dtype = torch.float32, seconds: float = 0.6) -> float:
     """Measure the FLOP/s of the fastest of several square products, where and with the threads that training uses.
 
-    They take turns, and the best counts: others can only make a product slower. On a busy machine this goes on until
-    some products had the processor for themselves, or patience ends.
+    Candidates take turns, and the best counts: other programs can only make a product slower. On a busy machine this
+    goes on until some products had the processor for themselves, or patience ends.
     """
     candidates = list(_candidates(dtype, best_device(), seconds))
     share_s = seconds / len(candidates) / NUM_ROUNDS
@@ -43,7 +43,7 @@ def measure_peak_flops(dtype: torch.dtype = torch.float32, seconds: float = 0.6)
 
 
 def _candidates(dtype: torch.dtype, device: torch.device, seconds: float) -> Iterator[tuple[Product, Tensor, Tensor]]:
-    """Yield products and what they multiply; where precision is emulated, a larger one would take seconds."""
+    """Yield products and their operands, in sizes up to one that takes too long: emulated precisions are slow."""
     for product in _products(dtype, device):
         for size in SIZES:
             left, right = (torch.randn(size, size).to(device, dtype) for _ in range(2))
@@ -54,7 +54,7 @@ def _candidates(dtype: torch.dtype, device: torch.device, seconds: float) -> Ite
 
 
 def _time(product: Product, left: Tensor, right: Tensor) -> tuple[float, bool]:
-    """Return how long a product took, and whether its threads had the processor all the time."""
+    """Return the seconds of a product, and whether its threads had the processor all the time."""
     began_s, cpu_began_s = time.perf_counter(), time.process_time()
     product(left, right)
     if left.is_cuda:
@@ -64,7 +64,7 @@ def _time(product: Product, left: Tensor, right: Tensor) -> tuple[float, bool]:
 
 
 def _products(dtype: torch.dtype, device: torch.device) -> list[Product]:
-    """torch.mm, and oneDNN's float32 product, which is faster on some processors."""
+    """Return torch.mm and, on CPUs, oneDNN's float32 product, which is faster on some of them."""
     products: list[Product] = [torch.mm]
     if dtype == torch.float32 and device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         products.append(_onednn)

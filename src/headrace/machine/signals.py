@@ -22,6 +22,6 @@ def on_stop_signals(act: Callable[[], None]) -> None:
 
 
 def end_on_second_interrupt() -> None:
-    """While this process is ending in good order: a second Ctrl-C ends it at once, the other signals change nothing."""
+    """Make a second Ctrl-C end this process at once, while it saves and ends; other signals change nothing."""
     on_stop_signals(lambda: None)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""What would make a run faster, with the gain that its own breakdown predicts."""
+"""Advice on what would make a run faster, with the gain that its own breakdown predicts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Advice:
     """One thing to try."""
 
     key: str
-    """The setting that it is about."""
+    """The setting to change."""
     title: str
     gain_percent: float
-    """More tokens/s: predicted from shares of the time, as an upper bound."""
+    """Upper bound of the gain in tokens/s, predicted from shares of the time."""
     changes_result: bool
-    """Whether training would end in another model, or only sooner."""
+    """Whether training would end in another model, and not only sooner."""
     why: str
 
 
@@ -31,7 +31,9 @@ def advise(
     settings: Mapping[str, Any],
     steps_between: Mapping[str, int | None],
 ) -> list[Advice]:
-    """The largest predicted gain first. `settings`: of training; `steps_between`: how often a run evaluated and saved.
+    """Return what to try, the largest predicted gain first.
+
+    `settings` is the run's training section; `steps_between` says how often it evaluated and saved.
 
     >>> shares = [Share("data wait", 5.0, 50.0), Share("forward", 5.0, 50.0)]
     >>> [(advice.title, advice.gain_percent) for advice in advise(shares, 70.0, {}, {})]
@@ -65,7 +67,7 @@ def _within_steps(
         why = f"the optimizer takes {updating:.1f}% of the time"
         yield Advice("training.batch_size", title, _gain(updating / 2), True, why)
     if settings.get("gradient_checkpointing"):
-        saved = share.get("backward", 0.0) / 3  # a forward pass beside the two products of a backward pass
+        saved = share.get("backward", 0.0) / 3  # the recomputed forward pass
         key, why = "training.gradient_checkpointing", "the blocks' forward pass is computed twice"
         yield Advice(key, f"If memory allows: {key}=false", _gain(saved), False, why)
     size = settings.get("micro_batch_size", 0)
@@ -78,7 +80,7 @@ def _within_steps(
 
 
 def _gain(saved_percent: float) -> float:
-    """Percent more tokens/s when this share of the time is saved.
+    """Return the gain in tokens/s, in percent, when this share of the time is saved.
 
     >>> _gain(50.0)
     100.0

@@ -1,14 +1,14 @@
-"""Where the time went, and what to blame."""
+"""Breakdown of the time of a run by stage, and the bottleneck that it shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Stages that are one thing to whoever wants it faster.
+# Stages that count as one: what makes one of them faster makes the other faster, too.
 COMPUTE = ("forward", "backward")
 NEAR_PEAK_PERCENT = 60.0
-TAKEN_PERCENT = 25.0  # of the processor time that a run wanted: beyond this, what others do explains its speed
+TAKEN_PERCENT = 25.0  # of the processor time that a run wanted: beyond this, other programs explain its speed
 REMEDIES = {
     "data wait": "Prepare the corpus first, raise data.num_workers or data.prefetch_batches, or use a faster disk.",
     "aggregation": "Take larger batches (fewer updates for the same tokens), fewer processes with more threads each,"
@@ -30,7 +30,7 @@ class Share:
 
 
 def break_down(seconds: Mapping[str, float], wall_s: float | None = None) -> list[Share]:
-    """Shares that sum to 100; what no stage accounts for is `other`.
+    """Return the share of each stage; they sum to 100, and what no stage accounts for is `other`.
 
     >>> [(share.stage, share.percent) for share in break_down({"forward": 3.0, "backward": 6.0}, wall_s=10.0)]
     [('forward', 30.0), ('backward', 60.0), ('other', 10.0)]
@@ -44,7 +44,7 @@ def break_down(seconds: Mapping[str, float], wall_s: float | None = None) -> lis
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What takes most of the time, why we say so, and what would help."""
+    """The stage that takes most of the time, the evidence for it, and what would help."""
 
     name: str
     evidence: str
@@ -56,8 +56,8 @@ def find_bottleneck(
 ) -> Bottleneck:
     """Name the largest share, where forward and backward count as one: computing.
 
-    `taken_percent`: how much of the processor time that the run wanted other programs had. It comes first: every stage
-    is slow then.
+    `taken_percent` is the share of the processor time wanted by the run that other programs had. It comes first: it
+    slows every stage.
 
     >>> shares = break_down({"data wait": 6.0, "forward": 1.0, "backward": 2.0, "optimizer": 1.0})
     >>> find_bottleneck(shares, 40.0).name

@@ -1,8 +1,8 @@
-"""How low a loss to expect of a network of some size after some text.
+"""A scaling law: the loss to expect of a network of a given size after a given amount of text.
 
-The law, in bits per byte: a floor; what a small network cannot express; what little text cannot teach; rare tokens,
-which a large vocabulary has many of; and what is learnt by heart when a text comes again and again. Its coefficients
-and exponents are those of earlier experiments (docs/LOG.md); short trainings tell only the floor, the corpus's own.
+The loss, in bits per byte, is a sum: a floor; what a small network cannot express; what too little text cannot teach;
+rare tokens, of which a large vocabulary has many; and overfitting to a repeated text. Coefficients and exponents come
+from earlier experiments (docs/LOG.md); short runs refit only the floor, which belongs to the corpus.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ HARMLESS_EPOCHS, REPEATS_EXPONENT = 4.0, 0.60
 
 @dataclass(frozen=True)
 class Exposure:
-    """What a network gets to see: everything that the law depends on."""
+    """The size of a network and the text that it is trained on: everything that the law depends on."""
 
     parameters: float
     vocab_size: int
     tokens: float
-    """Trained on, repeats included."""
+    """Tokens trained on, repeats included."""
     unique_tokens: float
     bytes_per_token: float
 
@@ -36,7 +36,7 @@ class Exposure:
 
     @property
     def useful_tokens(self) -> float:
-        """As many fresh tokens would teach as much.
+        """The number of fresh tokens that would teach as much as these with their repeats.
 
         >>> round(Exposure(1e6, 1024, tokens=4e6, unique_tokens=1e6, bytes_per_token=3).useful_tokens / 1e6, 2)
         3.73
@@ -46,7 +46,7 @@ class Exposure:
         return self.unique_tokens * (1 + REPEATS_WORTH * (1 - math.exp(-(self.epochs - 1) / REPEATS_WORTH)))
 
     def terms(self) -> list[float]:
-        """What each coefficient of the law is multiplied by."""
+        """Return the factor of each coefficient of the law."""
         useful_bytes = self.useful_tokens * self.bytes_per_token
         too_often = max(0.0, self.epochs - HARMLESS_EPOCHS) ** REPEATS_EXPONENT
         return [
@@ -60,7 +60,7 @@ class Exposure:
 
 @dataclass(frozen=True)
 class Law:
-    """Coefficients in bits per byte; those here were fitted to small trainings (docs/LOG.md)."""
+    """Coefficients in bits per byte; the defaults were fitted to small runs (docs/LOG.md)."""
 
     floor: float = 0.8
     capacity: float = 0.35
@@ -69,14 +69,18 @@ class Law:
     overfitting: float = 0.045
 
     def bits_per_byte(self, exposure: Exposure) -> float:
+        """Return the expected loss."""
         return float(np.dot(self._coefficients(), exposure.terms()))
 
-    def fitted(self, trials: Sequence[tuple[Exposure, float]]) -> Law:
-        """With the floor that the trial which saw most text measured. Short trials tell no more: a network that saw a
-        hundred batches says how hard its text is, not what size would be best after a hundred thousand."""
-        if not trials:
+    def fitted(self, short_runs: Sequence[tuple[Exposure, float]]) -> Law:
+        """Return this law with its floor refitted to the short run that saw the most text.
+
+        Nothing else is refitted: a hundred batches show how hard the text is, not which size would be best after a
+        hundred thousand.
+        """
+        if not short_runs:
             return self
-        exposure, loss = max(trials, key=lambda trial: trial[0].tokens * trial[0].bytes_per_token)
+        exposure, loss = max(short_runs, key=lambda run: run[0].tokens * run[0].bytes_per_token)
         return replace(self, floor=self.floor + loss - self.bits_per_byte(exposure))
 
     def _coefficients(self) -> list[float]:

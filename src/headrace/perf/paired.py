@@ -1,4 +1,4 @@
-"""Gains from paired trials: the two sides take turns, so that what slows the machine slows both."""
+"""Gains from paired measurements: the two sides take turns, so that what slows the machine slows both."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Pairs = Sequence[tuple[float, float]]
-"""Seconds per token: of the reference, and of what is tried right after it."""
+"""Pairs of seconds per token: the reference's, and those of the option measured right after it."""
 
-# Of a normal distribution: all but one in three hundred second runs end within this many deviations.
+# If errors are normal, all but one in three hundred repetitions end within this many standard deviations.
 NUM_DEVIATIONS = 3.0
-LEAST_NOISE = 0.005  # of a ratio; fewer pairs than are needed to see the noise can look quieter than any machine is
+LEAST_NOISE = 0.005  # of a ratio; a few pairs can look quieter by chance than any machine is
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How much faster, and how far a second measurement of the same may be from this one."""
+    """The gain in tokens/s, and how far a repetition of the measurement may be from it."""
 
     percent: float
     spread_percent: float
 
     @property
     def is_clear(self) -> bool:
-        """Whether a second measurement would be a gain too."""
+        """Whether a repetition would show a gain, too."""
         return self.percent > self.spread_percent
 
 
-def noise(trials: Sequence[Pairs]) -> float:
-    """The deviation of one pair's ratio, pooled over all trials: few pairs of one trial say little about it.
+def noise(options: Sequence[Pairs]) -> float:
+    """Estimate the standard deviation of one pair's log ratio, pooled over all options: one has too few pairs.
 
     >>> round(noise([[(1.0, 2.0), (1.0, 2.0)], [(1.1, 1.0), (1.0, 1.1)]]), 3)
     0.095
     """
-    logs = [[math.log(before / after) for before, after in pairs] for pairs in trials]
+    logs = [[math.log(before / after) for before, after in pairs] for pairs in options]
     squares = sum(sum((log - statistics.fmean(seen)) ** 2 for log in seen) for seen in logs if len(seen) > 1)
     freedom = sum(len(seen) - 1 for seen in logs if len(seen) > 1)
     return max(LEAST_NOISE, math.sqrt(squares / freedom)) if freedom else LEAST_NOISE
 
 
 def gain(pairs: Pairs, pooled_noise: float) -> Gain:
-    """The median ratio; its spread covers this measurement's error and that of a second one.
+    """Return the median ratio as a gain; its spread covers the error of this measurement and of a repetition.
 
     >>> gain([(2.0, 1.0), (2.0, 1.0)], 0.01)
     Gain(percent=100.0, spread_percent=6.0)
@@ -54,7 +54,7 @@ def gain(pairs: Pairs, pooled_noise: float) -> Gain:
 
 
 def combined(gains: Sequence[Gain]) -> Gain:
-    """One after the other: ratios multiply, relative spreads add like errors that know nothing of each other.
+    """Return the gain of several options together: ratios multiply, relative spreads add as independent errors do.
 
     >>> combined([Gain(100.0, 0.0), Gain(50.0, 15.0)])
     Gain(percent=200.0, spread_percent=30.0)

@@ -1,4 +1,4 @@
-"""What a run will cost, from counts and from a rehearsal of its layers on this machine."""
+"""Predictions of what a run will cost, from a rehearsal of its layers on this machine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ByLayers:
-    """Seconds at one or two depths of a network: the difference is its layers, the rest its ends."""
+    """Seconds measured at one or two depths of a network: the slope is a layer, the rest embedding and head."""
 
     seconds: dict[int, float]
 
     def at(self, num_layers: int) -> float:
-        """Along the line through both, if it was not measured: a layer more takes time, never less than none.
+        """Return the seconds at a depth, extrapolated along the line through both if it was not measured.
 
         >>> ByLayers({1: 0.5, 3: 0.9}).at(6)
         1.5
@@ -26,16 +26,16 @@ class ByLayers:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Times of a network of the right width, measured."""
+    """Measured times of a network of the right width."""
 
     num_sequences: int
-    """How many sequences each pass had."""
+    """Sequences in each pass."""
     passes: ByLayers
-    """Forward and backward."""
+    """Forward and backward together."""
     update: ByLayers
 
     def step_seconds(self, num_layers: int, batch_size: int) -> dict[str, float]:
-        """Of an update: forward and backward, which grow with the batch, and the optimizer, which does not."""
+        """Predict the stages of an update: the passes grow with the batch, the optimizer's step does not."""
         return {
             "forward and backward": self.passes.at(num_layers) * batch_size / self.num_sequences,
             "optimizer": self.update.at(num_layers),
@@ -44,18 +44,18 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory of a network when it takes steps."""
+    """The memory of a network that takes steps."""
 
     runtime_bytes: int
-    """Of the process before it was built."""
+    """Memory of the process before the network was built."""
     activation_bytes_per_token: float
     grown_bytes: int | None = None
-    """By how much it grew: network, gradients, optimizer, passes, and what the allocator lost. None: not measured."""
+    """Growth since then: network, gradients, optimizer, passes, fragmentation. None: not measured."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What limits the speed, and why we say so."""
+    """What limits the speed, and the evidence for it."""
 
     name: str
     evidence: str
@@ -64,7 +64,7 @@ class Bound:
 def find_bound(
     flops: float, traffic_bytes: float, predicted_s: float, peak_flops: float | None, bandwidth: float | None
 ) -> Bound:
-    """compute, memory or overhead: which of the three explains most of a predicted step.
+    """Find which explains most of a predicted step: compute, memory or overhead.
 
     >>> find_bound(9e11, 1e9, 10.0, 1e11, 1e10).name
     'compute'

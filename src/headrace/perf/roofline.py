@@ -1,4 +1,4 @@
-"""The roofline: how fast something can be, given how many FLOPs it does for each byte that it moves."""
+"""The roofline model: the FLOP/s that are attainable at a given number of FLOPs per byte of memory traffic."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ class Point:
 
     name: str
     intensity: float
-    """FLOPs for each byte moved at least."""
+    """FLOPs per byte of the least memory traffic."""
     achieved_flops: float
-    """FLOP/s, measured."""
+    """Measured FLOP/s."""
     attainable_flops: float
-    """FLOP/s, the lower of the two roofs at this intensity."""
+    """FLOP/s of the lower of the two roofs at this intensity."""
     bound: str
-    """compute or memory: the roof that is lower here."""
+    """The lower roof at this intensity: compute or memory."""
 
 
 def attainable(intensity: float, peak_flops: float, bandwidth: float) -> float:
-    """
+    """Return the attainable FLOP/s at an intensity.
+
     >>> attainable(2.0, 1e11, 1e10), attainable(50.0, 1e11, 1e10)
     (20000000000.0, 100000000000.0)
     """
@@ -36,7 +37,7 @@ def roofline_points(
     peak_flops: float,
     bandwidth: float,
 ) -> list[Point]:
-    """Points of the stages that have FLOPs and were timed."""
+    """Return a point for each stage that has FLOPs and was timed."""
     points = []
     for stage, work in flops.items():
         if work <= 0 or seconds.get(stage, 0.0) <= 0:

@@ -1,4 +1,4 @@
-"""What to expect of more processes: what they compute apart, against what they have to tell each other."""
+"""A model of data parallel scaling: computation that is divided among processes against communication that is not."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """An update of the whole batch in one process, and what its gradients are."""
+    """An update of the whole batch in one process, and the size of its gradients."""
 
     passes_s: float
-    """Forward and backward: divided among processes."""
+    """Forward and backward, which are divided among processes."""
     backward_s: float
-    """The backward part of it, behind which gradients can travel."""
+    """The backward part of `passes_s`, which can hide communication."""
     optimizer_s: float
-    """Done by every process for itself: not divided."""
+    """The optimizer's step, which every process does for itself."""
     num_micro_batches: int
-    """Of one process alone; gradients travel with the last one."""
+    """Micro-batches of one process alone; gradients are sent during the last one."""
     gradient_bytes: int
     last_bytes: int
-    """Gradients that are known only when the backward pass ends (the embedding's): nothing hides their journey."""
+    """Gradients that are known only when the backward pass ends (the embedding's): nothing hides sending them."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What so many processes should reach."""
+    """The expected result of training with a number of processes."""
 
     step_s: float
     communication_s: float
     exposed_s: float
-    """The part of communication that computing does not hide."""
+    """The part of communication that computation does not hide."""
     speedup: float
 
 
 def ring_bytes(num_processes: int, gradient_bytes: float) -> float:
-    """Bytes that each process sends in a ring all-reduce: every gradient twice, but for its own part.
+    """Return the bytes that each process sends in a ring all-reduce: every gradient twice, except its own part.
 
     >>> ring_bytes(1, 100), ring_bytes(2, 100), ring_bytes(4, 100)
     (0.0, 100.0, 150.0)
@@ -43,7 +43,7 @@ def ring_bytes(num_processes: int, gradient_bytes: float) -> float:
 
 
 def expect(step: Step, num_processes: int, bytes_per_second: float) -> Expected:
-    """Step time and speedup of data parallel training over links of this speed, all processes being equally fast."""
+    """Predict step time and speedup over links of this speed, if all processes are equally fast."""
     communication_s = ring_bytes(num_processes, step.gradient_bytes) / bytes_per_second
     last_s = ring_bytes(num_processes, step.last_bytes) / bytes_per_second
     num_micro_batches = max(1, step.num_micro_batches // num_processes)

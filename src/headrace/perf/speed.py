@@ -1,4 +1,4 @@
-"""How fast a run is: one definition of each number."""
+"""The speed of a run: one definition of each number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ POOR = "poor"
 
 
 def tokens_per_second(tokens: int, seconds: float) -> float:
-    """Tokens over elapsed time, everything included.
+    """Return tokens over elapsed time, everything included.
 
     >>> tokens_per_second(4096, 2.0)
     2048.0
@@ -18,7 +18,7 @@ def tokens_per_second(tokens: int, seconds: float) -> float:
 
 
 def percent_of_peak(flops: float, seconds: float, peak_flops: float | None) -> float | None:
-    """What the matrix products of training reached, of the rate measured on the same machine. None: no peak known.
+    """Return the FLOP/s of training in percent of the peak measured on the same machine; None if that is unknown.
 
     >>> percent_of_peak(1e12, 10.0, 2e11)
     50.0
@@ -29,7 +29,7 @@ def percent_of_peak(flops: float, seconds: float, peak_flops: float | None) -> f
 
 
 def median(ordered: Sequence[float]) -> float:
-    """Of values in order; the upper one of two.
+    """Return the median of sorted values, the upper one of two; 0 if there are none.
 
     >>> median([1.0, 2.0, 9.0])
     2.0
@@ -38,7 +38,9 @@ def median(ordered: Sequence[float]) -> float:
 
 
 def wait_share(wait_s: float, step_s: float) -> float:
-    """Percent of one step that was spent waiting for its batch; another process may have waited before it began.
+    """Return the percent of one step that was spent waiting for its batch.
+
+    It is at most 100: another process may have waited before the step began.
 
     >>> wait_share(0.01, 0.1), wait_share(0.2, 0.1)
     (10.0, 100.0)
@@ -47,7 +49,8 @@ def wait_share(wait_s: float, step_s: float) -> float:
 
 
 def data_wait_grade(percent: float) -> str:
-    """
+    """Return the grade of a data wait in percent.
+
     >>> [data_wait_grade(p) for p in (0.1, 3, 10, 40)]
     ['excellent', 'good', 'fair', 'poor']
     """

@@ -1,4 +1,4 @@
-"""Report: run directories become one page that tells what happened, where the time went, and what to try."""
+"""Reports: run directories become one page on what happened, where the time went, and what to try."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.report.sections import all_sections
 
 
 def report(folders: Sequence[Path | str], markdown: bool = False) -> str:
-    """The report on one run, or on several overlaid, as one self-contained HTML page or as Markdown.
+    """Return the report on one run, or on several overlaid, as one self-contained HTML page or as Markdown.
 
     >>> page = report(["runs/last"])   # doctest: +SKIP
     """

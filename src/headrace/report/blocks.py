@@ -1,4 +1,4 @@
-"""What a report is made of, whatever it is written as."""
+"""The blocks that a report is made of, whatever format it is written in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Paragraph:
     text: str
     is_key: bool = False
-    """The one sentence to read."""
+    """Whether it is the one sentence to read."""
 
 
 @dataclass(frozen=True)

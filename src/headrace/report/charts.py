@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
+
+from markupsafe import Markup, escape
 
 from headrace.report.blocks import Chart, Series
 
@@ -15,7 +16,7 @@ Scale = Callable[[float], float]
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers that span a range.
+    """Return round numbers that span a range.
 
     >>> nice_ticks(0.0, 9.3)
     [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
@@ -29,7 +30,7 @@ def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten that span a range.
+    """Return powers of ten that span a range.
 
     >>> log_ticks(3.0, 40.0)
     [1.0, 10.0, 100.0]
@@ -38,7 +39,8 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_label(value: float) -> str:
-    """
+    """Return a number as short text.
+
     >>> [tick_label(v) for v in (0, 0.0015, 2.5, 12000, 3e6)]
     ['0', '0.0015', '2.5', '12k', '3M']
     """
@@ -48,13 +50,13 @@ def tick_label(value: float) -> str:
     return f"{value:.6g}"
 
 
-def draw(chart: Chart) -> str:
-    """The SVG of a chart."""
+def draw(chart: Chart) -> Markup:
+    """Draw a chart as SVG; empty if it has no finite point."""
     points = [point for series in chart.series for point in series.points if all(map(math.isfinite, point))]
     if chart.is_logarithmic:
         points = [point for point in points if min(point) > 0]
     if not points:
-        return ""
+        return Markup()
     xs, ys = zip(*points, strict=True)
     ticks = log_ticks if chart.is_logarithmic else nice_ticks
     x_ticks = ticks(min(xs), max(xs))
@@ -65,7 +67,8 @@ def draw(chart: Chart) -> str:
     inner = [*_axes([tick for tick in x_ticks if min(xs) <= tick <= max(xs)], y_ticks, x, y), *_labels(chart)]
     for number, series in enumerate(chart.series):
         inner.append(_draw_series(series, number, x, y))
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">{"".join(inner)}</svg>'
+    label, drawing = escape(chart.title), "".join(inner)
+    return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{drawing}</svg>')
 
 
 def _scale(first: float, last: float, start: float, stop: float, is_logarithmic: bool) -> Scale:

@@ -1,10 +1,10 @@
-"""Sections on what the machine did: FLOPs, roofline, memory, scaling."""
+"""Sections on computation: FLOPs, roofline, memory, scaling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.perf.flops import PHASES, least_traffic
+from headrace.perf.flops import PHASES, Work, least_traffic
 from headrace.perf.memory import room_for
 from headrace.perf.roofline import Point, attainable, roofline_points
 from headrace.report.blocks import Bar, Block, Chart, Paragraph, Series, Table
@@ -18,11 +18,12 @@ SCALING_HEADINGS = (
 
 
 def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show the FLOPs of an update by part, and its stages on the roofline."""
     blocks: list[Block] = []
     scatter: list[Series] = []
     rows = []
     for run in runs:
-        blocks.append(_flops_table(run, len(runs) > 1))
+        blocks.append(flops_table(run.work, run.name) if len(runs) > 1 else flops_table(run.work))
         for point in _points(run):
             label = f"{run.name}: {point.name}" if len(runs) > 1 else point.name
             scatter.append(Series(label, [(point.intensity, point.achieved_flops / 1e9)], is_scatter=True))
@@ -37,17 +38,17 @@ def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
     return [*blocks, chart, Table(headings, rows)]
 
 
-def _flops_table(run: RunRecord, is_named: bool) -> Table:
-    total = sum(run.work.phase_flops(phase) for phase in PHASES)
+def flops_table(work: Work, title: str = "matrix FLOPs of an update") -> Table:
+    """Return the parameters and the FLOPs of an update by part and phase."""
+    total = sum(work.phase_flops(phase) for phase in PHASES)
     rows = []
-    for part, phases in run.work.flops.items():
-        mine = sum(phases.values())
-        parameters = human_count(run.work.counts.parameters[part])
+    for part, phases in work.flops.items():
+        parameters = human_count(work.counts.parameters[part])
         cells = [human_count(phases[phase]) if phases[phase] else "·" for phase in PHASES]
-        rows.append([part, parameters, *cells, human_percent(100 * mine / total)])
-    sums = [human_count(run.work.phase_flops(phase)) for phase in PHASES]
-    rows.append(["in all", human_count(run.work.counts.num_parameters), *sums, "100%"])
-    return Table([run.name if is_named else "matrix FLOPs of an update", "parameters", *PHASES, "share"], rows)
+        rows.append([part, parameters, *cells, human_percent(100 * sum(phases.values()) / total)])
+    sums = [human_count(work.phase_flops(phase)) for phase in PHASES]
+    rows.append(["in all", human_count(work.counts.num_parameters), *sums, "100%"])
+    return Table([title, "parameters", *PHASES, "share"], rows)
 
 
 def _points(run: RunRecord) -> list[Point]:
@@ -64,7 +65,7 @@ def _points(run: RunRecord) -> list[Point]:
 
 
 def _roof(run: RunRecord, scatter: list[Series]) -> Series:
-    """The two roofs, from left of the first point to right of the last."""
+    """Return the two roofs, from left of the first point to right of the last."""
     peak, bandwidth = float(run.peak_flops or 0), float(run.environment["memory_bandwidth"])
     intensities = [series.points[0][0] for series in scatter]
     ridge = peak / bandwidth
@@ -73,6 +74,7 @@ def _roof(run: RunRecord, scatter: list[Series]) -> Series:
 
 
 def memory(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show memory by part, the measured peak, and the headroom."""
     blocks: list[Block] = []
     for run in runs:
         parts = run.environment.get("memory_parts")
@@ -91,7 +93,7 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def _room(run: RunRecord, growing: int, free: float) -> str:
-    """What each process could still take, and what for; `growing`: what grows with the micro-batch."""
+    """Describe the memory that each process could still use; `growing` bytes grow with the micro-batch."""
     if free <= 0:
         return "No headroom: this run takes more than 90% of the machine's memory."
     factor = room_for(growing, free)
@@ -106,7 +108,7 @@ def _room(run: RunRecord, growing: int, free: float) -> str:
 
 
 def scaling(runs: Sequence[RunRecord]) -> list[Block]:
-    """Whole updates by threads and processes, and matrix products by threads, where they were measured."""
+    """Show measured updates by threads and processes, and matrix products by threads."""
     blocks = [Table(SCALING_HEADINGS, _updates(run)) for run in runs if run.environment.get("scaling")]
     return [*blocks, *_products(runs)]
 

@@ -13,6 +13,7 @@ CHART_ROWS = 8
 
 
 def as_markdown(title: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
+    """Return the report as Markdown."""
     parts = [f"# {plain(title)}", *(f"> {plain(note)}" for note in notes)]
     for section in sections:
         parts.append(f"## {section.title}")
@@ -21,7 +22,7 @@ def as_markdown(title: str, notes: Sequence[str], sections: Sequence[Section]) -
 
 
 def plain(text: str) -> str:
-    """Text that means nothing to Markdown or HTML.
+    """Escape what has a meaning in Markdown or HTML.
 
     >>> plain("a|b <b> [x](y)")
     'a\\\\|b \\\\<b\\\\> \\\\[x\\\\](y)'
@@ -30,6 +31,7 @@ def plain(text: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     lines = [headings, ["---"] * len(headings)]
     body = [[plain(cell) for cell in row] for row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in [[plain(h) for h in lines[0]], lines[1], *body])
@@ -37,6 +39,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @singledispatch
 def render(block: Block) -> str:
+    """Return a block as Markdown."""
     raise TypeError(block)
 
 

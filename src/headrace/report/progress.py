@@ -1,4 +1,4 @@
-"""Sections on what changed while a run went on: loss, speed, waiting, processor."""
+"""Sections on the progress of a run: loss, throughput, data wait, processor use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Value = Callable[[RunRecord, dict[str, Any]], float | None]
 
 
 def thin(points: Sequence[tuple[float, float]], most: int = MAX_POINTS) -> list[tuple[float, float]]:
-    """Means of neighbours, so that no more than `most` points are left.
+    """Average neighbouring points, so that at most `most` are left.
 
     >>> thin([(1, 2.0), (2, 4.0), (3, 6.0), (4, 8.0)], most=2)
     [(1.5, 3.0), (3.5, 7.0)]
@@ -31,7 +31,7 @@ def thin(points: Sequence[tuple[float, float]], most: int = MAX_POINTS) -> list[
 def over_steps(
     runs: Sequence[RunRecord], title: str, label: str, value: Value, suffix: str = "", starts_at_zero: bool = True
 ) -> Chart:
-    """One line for each run."""
+    """Return a chart with one line for each run."""
     lines = []
     for run in runs:
         points = [(float(line["step"]), y) for line in run.metrics if (y := value(run, line)) is not None]
@@ -40,6 +40,7 @@ def over_steps(
 
 
 def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show loss, throughput, learning rate and gradient norm over steps."""
     loss = over_steps(runs, "Loss", "nats per token", lambda _, line: line["loss"], ", training", False)
     validation = over_steps(runs, "", "", lambda _, line: line.get("validation_loss"), ", validation")
     both = Chart(loss.title, loss.x_label, loss.y_label, [*loss.series, *validation.series])
@@ -52,12 +53,14 @@ def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def _training_rate(run: RunRecord, line: dict[str, Any]) -> float:
-    """Tokens of a step over its time without evaluation and saving, which come rarely and would hide the rest."""
+    """Return the throughput of a step without evaluation and saving, which would hide the rest."""
     pauses = line["seconds"].get("evaluation", 0.0) + line["seconds"].get("checkpointing", 0.0)
     return speed.tokens_per_second(run.tokens_per_step, line["step_s"] - pauses)
 
 
 def data_wait(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show and grade the share of each step that was spent waiting for its batch."""
+
     def share(_: RunRecord, line: dict[str, Any]) -> float:
         return speed.wait_share(line["seconds"]["data wait"], line["step_s"])
 
@@ -71,13 +74,14 @@ def data_wait(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def cpu_use(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show the cores that were busy, over steps and on average."""
     lines = []
     for run in runs:
         timed = [line for line in run.metrics if "cpu_s" in line]
         points = [
             (float(after["step"]), _per_second(before, after, "cpu_s"))
             for before, after in pairwise(timed)
-            if after["cpu_s"] >= before["cpu_s"]  # a resumed run counts from nothing again
+            if after["cpu_s"] >= before["cpu_s"]  # a resumed run counts from zero again
         ]
         if points:
             lines.append(Series(run.name, thin(points, 60)))
@@ -93,6 +97,7 @@ def _per_second(before: dict[str, Any], after: dict[str, Any], key: str) -> floa
 
 
 def loss_table(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show losses in figures, at some evaluations and by source."""
     blocks: list[Block] = []
     for run in runs:
         evaluated = [line for line in run.metrics if line.get("validation_loss") is not None]

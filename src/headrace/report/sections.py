@@ -1,4 +1,4 @@
-"""What a report says: each section a function from runs to blocks."""
+"""The sections of a report: each is a function from runs to blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HARDWARE = ("SIMD", "caches", "memory bandwidth", "accelerators")
 
 
 def all_sections(runs: Sequence[RunRecord]) -> list[Section]:
-    """In the order in which a person asks."""
+    """Return all sections, in the order in which a person asks."""
     contents: list[tuple[str, str, Callable[[Sequence[RunRecord]], list[Block]]]] = [
         ("performance", "Performance", performance),
         ("bottleneck", "Bottleneck", bottleneck),
@@ -40,11 +40,17 @@ def all_sections(runs: Sequence[RunRecord]) -> list[Section]:
 
 
 def performance(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show the main figures at a glance."""
+    return _for_each(runs, lambda run: Tiles(_tiles(run)))
+
+
+def _for_each(runs: Sequence[RunRecord], make: Callable[[RunRecord], Block]) -> list[Block]:
+    """Return a block for each run, under its name if there are several."""
     blocks: list[Block] = []
     for run in runs:
         if len(runs) > 1:
             blocks.append(Paragraph(run.name, is_key=True))
-        blocks.append(Tiles(_tiles(run)))
+        blocks.append(make(run))
     return blocks
 
 
@@ -77,6 +83,7 @@ def _machine_memory(run: RunRecord) -> str:
 
 
 def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
+    """Name what takes most of the time, with evidence and remedy."""
     blocks: list[Block] = []
     for run in runs:
         found = run.bottleneck
@@ -87,7 +94,7 @@ def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
-    """What was measured comes before what is only predicted, each by its gain."""
+    """List what to try: measured gains before predicted ones, each by its size."""
     measured: list[tuple[float, list[str]]] = []
     predicted: list[tuple[float, list[str]]] = []
     for run in runs:
@@ -106,7 +113,7 @@ def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def _measured_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
-    """What `headrace tune --run` found to be faster."""
+    """Return a row for each change that `headrace tune --run` found to be faster."""
     return [
         (
             found["gain_percent"],
@@ -123,7 +130,7 @@ def _measured_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
 
 
 def _predicted_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
-    """What the breakdown promises, of what was not measured."""
+    """Return a row for each gain that the breakdown predicts and nobody has measured."""
     known = {key for found in _measured(run) for key in found["changes"]}
     often = {stage: run.steps_between(stage) for stage in ("evaluation", "checkpointing")}
     return [
@@ -142,17 +149,13 @@ def _predicted_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
 
 
 def _measured(run: RunRecord) -> list[dict[str, Any]]:
-    """What `headrace tune --run` has a figure for."""
+    """Return the findings of `headrace tune --run` that have a figure."""
     return [found for found in (run.tuning or {}).get("findings", []) if found["gain_percent"] is not None]
 
 
 def pipeline(runs: Sequence[RunRecord]) -> list[Block]:
-    blocks: list[Block] = []
-    for run in runs:
-        if len(runs) > 1:
-            blocks.append(Paragraph(run.name, is_key=True))
-        blocks.append(Pipeline(_stages(run)))
-    return blocks
+    """Show the stages from text to update, and mark the slow one."""
+    return _for_each(runs, lambda run: Pipeline(_stages(run)))
 
 
 def _stages(run: RunRecord) -> list[Stage]:
@@ -208,6 +211,7 @@ def _stages(run: RunRecord) -> list[Stage]:
 
 
 def time_breakdown(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show the time of each stage per step, per epoch and in all."""
     blocks: list[Block] = []
     for run in runs:
         parts = [(share.stage, share.seconds, f"{share.percent:.1f}%") for share in run.shares]
@@ -230,6 +234,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def corpus(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show text, tokens, packing and the ledger."""
     rows: dict[str, list[str]] = {}
     for number, run in enumerate(runs):
         for name, value in _corpus_facts(run).items():
@@ -263,7 +268,7 @@ def _corpus_facts(run: RunRecord) -> dict[str, str]:
 
 
 def _hardware(run: RunRecord) -> dict[str, str]:
-    """What `headrace machine` had found out before the run."""
+    """Return the facts that `headrace machine` had found before the run."""
     hardware = (run.environment.get("machine") or {}).get("hardware")
     bandwidth = run.environment.get("memory_bandwidth")
     facts = {"memory bandwidth": f"{bandwidth / 1e9:,.1f} GB/s"} if bandwidth else {}
@@ -275,6 +280,7 @@ def _hardware(run: RunRecord) -> dict[str, str]:
 
 
 def samples(runs: Sequence[RunRecord]) -> list[Block]:
+    """Quote the first and the last sample of each run."""
     blocks: list[Block] = []
     for run in runs:
         chosen = run.samples[:1] + run.samples[1:][-1:]
@@ -284,7 +290,7 @@ def samples(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def configuration(runs: Sequence[RunRecord]) -> list[Block]:
-    """Values that differ between runs come first."""
+    """Show machines and configurations; values that differ between runs come first."""
     keys = sorted({(section, key) for run in runs for section, values in run.config.items() for key in values})
     rows = []
     for section, key in keys:

@@ -1,17 +1,10 @@
-"""One peer in a process of its own: `python -m headrace.bench.peers.child KIND MODULE ARGUMENTS RESULT`.
-
-Reads JSON arguments, runs one measurement, and writes its result to a file: peers print what they like.
-"""
+"""One peer in a process of its own, which answers with what it measured: `python -m headrace.bench.peers.child`."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import os
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -22,16 +15,17 @@ import numpy as np
 import psutil
 
 from headrace.bench.peer import Corpus
+from headrace.machine.children import answer_questions
 
 NUM_COMPARED = 3
 NUM_WAITS = 20
 
 
-def prepare(module: Any, corpus: dict[str, Any], length: int) -> dict[str, Any]:
+def prepare(module: Any, corpus: dict[str, Any], sequence_length: int) -> dict[str, Any]:
     """Write the peer's own format, if it has one."""
     began = time.perf_counter()
     if hasattr(module, "prepare"):
-        module.prepare(Corpus(**corpus), length)
+        module.prepare(Corpus(**corpus), sequence_length)
     return {"prepare_s": time.perf_counter() - began}
 
 
@@ -39,23 +33,22 @@ def serve(
     module: Any,
     corpus: dict[str, Any],
     batch_size: int,
-    length: int,
+    sequence_length: int,
     num_workers: int,
     num_batches: int,
     pass_batches: int | None,
     seconds: tuple[float, float],
     step_s: float,
 ) -> dict[str, Any]:
-    """Speed, first batch, wait and processor time.
+    """Measure speed, first batch, data wait and processor time.
 
-    The clock starts after the first batch and runs for at least num_batches and the first of `seconds`, so that what
-    was prefetched before does not count, and at most for the second. With pass_batches, for a peer that makes its
-    tokens while it serves, it runs from the very start over a whole pass: all of the tokenising counts, and no batch
-    that was tokenised before.
+    The clock starts after the first batch, and runs for at least `num_batches` and the first of `seconds`, so that
+    batches prefetched before it started count little, and at most for the second. For a peer that tokenises while it
+    serves, `pass_batches` is one whole pass, and the clock runs over it from the very start: all tokenising counts.
     """
 
     def start() -> Iterator[Any]:
-        return iter(module.batches(Corpus(**corpus), batch_size, length, num_workers))
+        return iter(module.batches(Corpus(**corpus), batch_size, sequence_length, num_workers))
 
     cpu, began = _cpu_seconds(), time.perf_counter()
     stream = start()
@@ -72,9 +65,9 @@ def serve(
             first.append(batch)
         count += 1
         elapsed = time.perf_counter() - began
-    tokens = count * batch_size * length
+    tokens = count * batch_size * sequence_length
     cpu = _cpu_seconds() - cpu
-    if pass_batches is not None:  # a second pass would find its tokens made
+    if pass_batches is not None:  # a second pass would find its text tokenised
         stream = start()
         next(stream)
     waited = _wait(stream, step_s)
@@ -89,15 +82,15 @@ def serve(
 
 
 def order(
-    module: Any, corpus: dict[str, Any], batch_size: int, length: int, num_workers: list[int]
+    module: Any, corpus: dict[str, Any], batch_size: int, sequence_length: int, num_workers: list[int]
 ) -> dict[str, list[str]]:
-    """What the first batches are after a restart, for several numbers of workers."""
-    streams = (module.batches(Corpus(**corpus), batch_size, length, workers) for workers in num_workers)
+    """Return digests of the first batches after a restart, for several numbers of workers."""
+    streams = (module.batches(Corpus(**corpus), batch_size, sequence_length, workers) for workers in num_workers)
     return {"orders": [_digest(list(islice(stream, NUM_COMPARED))) for stream in streams]}
 
 
 def train(module: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """The loss of every step, and the speed; the first steps, which compile and allocate, do not count in it."""
+    """Train, and return all losses and the speed without the first steps, which compile and allocate."""
     losses: list[float] = []
     times = [time.perf_counter()]
 
@@ -107,12 +100,12 @@ def train(module: Any, job: dict[str, Any]) -> dict[str, Any]:
 
     num_parameters = module.train(job, report)
     seconds = np.diff(times)[job["num_warmup_steps"] :]
-    tokens = job["batch_size"] * job["length"]
+    tokens = job["batch_size"] * job["sequence_length"]
     return {"parameters": num_parameters, "losses": losses, "tokens_per_second": tokens / float(np.median(seconds))}
 
 
 def tokenize(module: Any, text: str, tokenizer: str, seconds: float) -> dict[str, Any]:
-    """Megabytes per second on text in memory, best of as many rounds as fit; and what the ids are."""
+    """Measure the encoding of text in memory, best of as many rounds as fit, and return a digest of the ids."""
     from headrace.data.corpus.cuts import split_document
 
     pieces = [piece.decode() for piece in split_document(Path(text).read_bytes())]
@@ -133,7 +126,7 @@ def tokenize(module: Any, text: str, tokenizer: str, seconds: float) -> dict[str
 
 
 def _wait(stream: Iterator[Any], step_s: float) -> float:
-    """Seconds that a training loop with steps of this length stands still for data."""
+    """Return the seconds that a training loop with steps of this duration waits for data."""
     waited = 0.0
     for _ in range(NUM_WAITS):
         began = time.perf_counter()
@@ -144,7 +137,7 @@ def _wait(stream: Iterator[Any], step_s: float) -> float:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of all its children, the ended ones included."""
+    """Return the processor time of this process and of all its children, the ended ones included."""
     total = sum(os.times()[:4])
     for child in psutil.Process().children(recursive=True):
         try:
@@ -155,7 +148,7 @@ def _cpu_seconds() -> float:
 
 
 def _digest(batches: list[Any]) -> str:
-    """Of the inputs, whatever the peer's kind of array."""
+    """Return a digest of the inputs, whatever the peer's kind of array."""
     state = hashlib.sha256()
     for batch in batches:
         rows = np.asarray(batch[0] if isinstance(batch, (tuple, list)) else batch)
@@ -163,24 +156,15 @@ def _digest(batches: list[Any]) -> str:
     return state.hexdigest()[:16]
 
 
-def _end_with_parent() -> None:
-    """A benchmark that was killed outright leaves nothing running: its peer ends itself, and whatever it started."""
-    parent = os.getppid()
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.killpg(0, signal.SIGKILL)
+MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "prepare": prepare, "serve": serve, "order": order, "train": train, "tokenize": tokenize,
+}  # fmt: skip
 
 
-def main() -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    kind, name, arguments, result = sys.argv[1:]
-    measure = {"prepare": prepare, "serve": serve, "order": order, "train": train, "tokenize": tokenize}[kind]
-    values = measure(importlib.import_module(name), **json.loads(arguments))  # type: ignore[operator]
-    Path(result).write_text(json.dumps(values))
-    # Some peers leave threads behind that never end; the result is there, and nothing is to be saved.
-    sys.stderr.flush()
-    os._exit(0)
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """Run the measurement that is asked for."""
+    return MEASUREMENTS[question["kind"]](importlib.import_module(question["module"]), **question["arguments"])
 
 
 if __name__ == "__main__":
-    main()
+    answer_questions(answer)  # until it is ended: some peers leave threads behind that never end

@@ -9,7 +9,7 @@ from headrace.bench.peer import Corpus
 from headrace.bench.peers.loaders.grain_threads import dataset
 
 
-def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:
+def batches(corpus: Corpus, batch_size: int, sequence_length: int, num_workers: int) -> Iterator[object]:
     flags.FLAGS.mark_as_parsed()  # what absl.app.run does
     options = grain.MultiprocessingOptions(num_workers=num_workers)
-    return iter(dataset(corpus, batch_size, length).mp_prefetch(options))
+    return iter(dataset(corpus, batch_size, sequence_length).mp_prefetch(options))

@@ -7,13 +7,13 @@ import headrace as hr
 from headrace.bench.peer import Corpus
 
 
-def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:
+def batches(corpus: Corpus, batch_size: int, sequence_length: int, num_workers: int) -> Iterator[object]:
     with (
         tempfile.TemporaryDirectory(dir=corpus.folder) as folder,
         hr.Loader(
             corpus.text,
             batch_size,
-            length,
+            sequence_length,
             num_workers=num_workers,
             tokenizer=f"{corpus.cache}/tokenizer.json",
             cache_dir=f"{folder}/cache",

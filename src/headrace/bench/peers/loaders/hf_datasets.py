@@ -11,12 +11,12 @@ from headrace.bench.peer import Corpus
 from headrace.bench.peers.loaders.windows import all_windows
 
 
-def prepare(corpus: Corpus, length: int) -> None:
-    rows = np.ascontiguousarray(all_windows(corpus.tokens, length))
+def prepare(corpus: Corpus, sequence_length: int) -> None:
+    rows = np.ascontiguousarray(all_windows(corpus.tokens, sequence_length))
     Dataset.from_dict({"tokens": list(rows)}).save_to_disk(f"{corpus.folder}/arrow")
 
 
-def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:
+def batches(corpus: Corpus, batch_size: int, sequence_length: int, num_workers: int) -> Iterator[object]:
     torch.manual_seed(0)
     dataset = load_from_disk(f"{corpus.folder}/arrow").with_format("torch")
     loader = DataLoader(

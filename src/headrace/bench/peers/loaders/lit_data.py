@@ -16,20 +16,20 @@ def read(piece: tuple[str, int]) -> Iterator[torch.Tensor]:
     yield torch.from_numpy(np.array(np.memmap(path, np.uint16, "r")[start : start + PIECE_TOKENS]))
 
 
-def prepare(corpus: Corpus, length: int) -> None:
+def prepare(corpus: Corpus, sequence_length: int) -> None:
     count = len(np.memmap(corpus.tokens, np.uint16, "r"))
     optimize(
         fn=read,
         inputs=[(corpus.tokens, start) for start in range(0, count, PIECE_TOKENS)],
         output_dir=f"{corpus.folder}/litdata",
-        chunk_size=(length + 1) * 8012,
-        item_loader=TokensLoader(block_size=length + 1),
+        chunk_size=(sequence_length + 1) * 8012,
+        item_loader=TokensLoader(block_size=sequence_length + 1),
         num_workers=2,
     )
 
 
-def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:
-    rows = TokensLoader(block_size=length + 1)
+def batches(corpus: Corpus, batch_size: int, sequence_length: int, num_workers: int) -> Iterator[object]:
+    rows = TokensLoader(block_size=sequence_length + 1)
     dataset = StreamingDataset(f"{corpus.folder}/litdata", item_loader=rows, shuffle=True, drop_last=True, seed=0)
     loader = StreamingDataLoader(dataset, batch_size=batch_size, num_workers=num_workers)
     while True:

@@ -11,13 +11,13 @@ from headrace.bench.peer import Corpus
 from headrace.bench.peers.loaders.windows import all_windows
 
 
-def prepare(corpus: Corpus, length: int) -> None:
-    with MDSWriter(out=f"{corpus.folder}/mds", columns={"tokens": f"ndarray:uint16:{length + 1}"}) as writer:
-        for row in all_windows(corpus.tokens, length):
+def prepare(corpus: Corpus, sequence_length: int) -> None:
+    with MDSWriter(out=f"{corpus.folder}/mds", columns={"tokens": f"ndarray:uint16:{sequence_length + 1}"}) as writer:
+        for row in all_windows(corpus.tokens, sequence_length):
             writer.write({"tokens": np.ascontiguousarray(row)})
 
 
-def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:
+def batches(corpus: Corpus, batch_size: int, sequence_length: int, num_workers: int) -> Iterator[object]:
     clean_stale_shared_memory()
     dataset = StreamingDataset(local=f"{corpus.folder}/mds", shuffle=True, batch_size=batch_size)
     loader = DataLoader(dataset, batch_size=batch_size, num_workers=num_workers, drop_last=True)

@@ -10,13 +10,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 
-def prepare(corpus: Corpus, length: int) -> None:
-    """Rows of length + 1 tokens as fixed-length records."""
-    all_windows(corpus.tokens, length).tofile(f"{corpus.folder}/records.bin")
+def prepare(corpus: Corpus, sequence_length: int) -> None:
+    """Write rows of sequence_length + 1 tokens as fixed-length records."""
+    all_windows(corpus.tokens, sequence_length).tofile(f"{corpus.folder}/records.bin")
 
 
-def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:
-    record_bytes = 2 * (length + 1)
+def batches(corpus: Corpus, batch_size: int, sequence_length: int, num_workers: int) -> Iterator[object]:
+    record_bytes = 2 * (sequence_length + 1)
     num_records = os.path.getsize(f"{corpus.folder}/records.bin") // record_bytes
     dataset = (
         tf.data.FixedLengthRecordDataset(f"{corpus.folder}/records.bin", record_bytes)

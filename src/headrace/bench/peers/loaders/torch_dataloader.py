@@ -13,10 +13,10 @@ from headrace.bench.peer import Corpus
 from headrace.bench.peers.loaders.windows import Windows
 
 
-def batches(corpus: Corpus, batch_size: int, length: int, num_workers: int) -> Iterator[object]:
+def batches(corpus: Corpus, batch_size: int, sequence_length: int, num_workers: int) -> Iterator[object]:
     torch.manual_seed(0)
     loader: DataLoader[object] = DataLoader(
-        Windows(corpus.tokens, length),  # type: ignore[arg-type]
+        Windows(corpus.tokens, sequence_length),  # type: ignore[arg-type]
         batch_size=batch_size,
         shuffle=True,
         drop_last=True,

@@ -31,7 +31,10 @@ def train(job: dict[str, Any], report: Callable[[float], None]) -> int:
                 report(float(logs["loss"]))
 
     model = GPT2LMHeadModel.from_pretrained(job["weights"])
-    with tempfile.TemporaryDirectory() as out, hr.Loader(job["cache"], job["batch_size"], job["length"]) as loader:
+    with (
+        tempfile.TemporaryDirectory() as out,
+        hr.Loader(job["cache"], job["batch_size"], job["sequence_length"]) as loader,
+    ):
         arguments = TrainingArguments(
             output_dir=out, max_steps=job["num_steps"], per_device_train_batch_size=job["batch_size"],
             learning_rate=job["learning_rate"], lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=0.0,

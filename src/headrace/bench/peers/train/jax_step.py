@@ -53,7 +53,7 @@ def train(job: dict[str, Any], report: Callable[[float], None]) -> int:
 
     compiled = jax.jit(step, donate_argnums=(0, 1))
     state = optimizer.init(weights)
-    with hr.Loader(job["cache"], job["batch_size"], job["length"]) as loader:
+    with hr.Loader(job["cache"], job["batch_size"], job["sequence_length"]) as loader:
         for _ in range(job["num_steps"]):
             batch = next(loader)
             inputs, targets = batch.inputs.astype(np.int32), batch.targets.astype(np.int32)

@@ -17,7 +17,7 @@ def train(job: dict[str, Any], report: Callable[[float], None]) -> int:
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=job["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
-    with hr.Loader(job["cache"], job["batch_size"], job["length"]) as loader:
+    with hr.Loader(job["cache"], job["batch_size"], job["sequence_length"]) as loader:
         for _ in range(job["num_steps"]):
             batch = next(loader)
             inputs = torch.from_numpy(batch.inputs.astype(np.int64))

@@ -1,0 +1,79 @@
+"""How fast a network would be trained on this machine, and how far it would get in a given time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.models.config import ModelConfig
+from headrace.models.counts import count
+from headrace.perf.flops import count_work
+from headrace.perf.loss_law import Exposure, Law
+from headrace.perf.search_space import MOST_BATCH_TOKENS, batch_size_for
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Training time per token, in two parts: the arithmetic, and the overhead of a block whatever its width."""
+
+    per_flop: float
+    """Seconds per FLOP."""
+    per_layer: float
+    """Seconds per layer."""
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """The result that a network is expected to reach in the time."""
+
+    exposure: Exposure
+    batch_size: int
+    tokens_per_second: float
+    bits_per_byte: float
+
+
+def fit_pace(measured: Sequence[tuple[float, int, float]]) -> Pace:
+    """Fit a pace to measured (FLOPs per token, layers, seconds per token), with equal weight on relative errors.
+
+    >>> pace = fit_pace([(1e6, 2, 3e-5), (4e6, 4, 8e-5)])
+    >>> round(pace.per_flop * 1e11, 6), round(pace.per_layer * 1e5, 6)
+    (1.0, 1.0)
+    """
+    shares = np.array([[flops / seconds, layers / seconds] for flops, layers, seconds in measured])
+    if len(measured) > 1:
+        scale = shares.max(axis=0)
+        per_flop, per_layer = np.linalg.lstsq(shares / scale, np.ones(len(shares)), rcond=None)[0] / scale
+        if per_flop > 0 and per_layer > 0:
+            return Pace(float(per_flop), float(per_layer))
+    return Pace(float(shares[:, 0].sum() / (shares[:, 0] ** 2).sum()), 0.0)
+
+
+def flops_per_token(
+    model: ModelConfig, sequence_length: int, batch_tokens: int, update_flops: Mapping[str, float]
+) -> float:
+    """Return the training FLOPs per token, optimizer included; its share shrinks as the batch grows."""
+    return sum(count_work(model, sequence_length, batch_tokens, update_flops).timed_flops.values()) / batch_tokens
+
+
+def foresee(
+    model: ModelConfig,
+    sequence_length: int,
+    update_flops: Mapping[str, float],
+    unique_tokens: float,
+    bytes_per_token: float,
+    seconds: float,
+    pace: Pace,
+    law: Law,
+    batch_size: int = 0,
+) -> Prospect:
+    """Estimate the result of training a network for this many seconds; a `batch_size` of 0 is chosen to suit."""
+    rough = seconds / (pace.per_flop * flops_per_token(model, sequence_length, MOST_BATCH_TOKENS, update_flops))
+    batch_size = batch_size or batch_size_for(rough, sequence_length)
+    flops = flops_per_token(model, sequence_length, batch_size * sequence_length, update_flops)
+    tokens_per_second = 1 / (pace.per_flop * flops + pace.per_layer * model.num_layers)
+    parameters = count(model, sequence_length).num_parameters
+    tokens = max(1.0, seconds * tokens_per_second)
+    exposure = Exposure(parameters, model.vocab_size, tokens, unique_tokens, bytes_per_token)
+    return Prospect(exposure, batch_size, tokens_per_second, law.bits_per_byte(exposure))

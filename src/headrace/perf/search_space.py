@@ -1,0 +1,65 @@
+"""The networks, vocabularies and batches that are worth considering for a training time and a corpus."""
+
+from __future__ import annotations
+
+import math
+
+VOCABULARIES = (512, 1024, 2048, 4096, 8192, 16_000, 32_000)
+LARGE_CORPUS_BYTES, LARGE_CORPUS_VOCABULARY = 200e6, 16_000
+LEAST_USES = 60  # of a token of the vocabulary in the corpus, on average
+WIDTHS = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
+LAYERS_PER_64 = (0.75, 1.0, 1.5)  # of the width
+# Batches grow with the square root of the tokens trained on: larger batches give less noisy gradients.
+BATCH_TOKENS, BATCH_TOKENS_AT = 2048, 3e6
+LEAST_BATCH_TOKENS, MOST_BATCH_TOKENS = 1024, 65_536
+
+
+def shapes() -> list[tuple[int, int]]:
+    """Return width and number of layers of networks from 0.1 to about 200 million parameters."""
+    return [
+        (width, layers)
+        for width in WIDTHS
+        for layers in sorted({max(2, round(width / 64 * each)) for each in LAYERS_PER_64})
+    ]
+
+
+def batch_size_for(tokens: float, sequence_length: int) -> int:
+    """Return the sequences per update for a run over this many tokens.
+
+    >>> batch_size_for(3e6, 128), batch_size_for(1e5, 128), batch_size_for(5e7, 256)
+    (16, 8, 32)
+    """
+    wanted = BATCH_TOKENS * math.sqrt(tokens / BATCH_TOKENS_AT)
+    batch_tokens = 1 << round(math.log2(min(max(wanted, LEAST_BATCH_TOKENS), MOST_BATCH_TOKENS)))
+    return max(1, batch_tokens // sequence_length)
+
+
+def sequence_length_for(minutes: float) -> int:
+    """Return the sequence length for a training time: only long runs learn to use distant context.
+
+    >>> sequence_length_for(5), sequence_length_for(60), sequence_length_for(600)
+    (128, 256, 512)
+    """
+    return 128 if minutes < 20 else 256 if minutes < 240 else 512
+
+
+def vocabularies_for(corpus_bytes: float) -> list[int]:
+    """Return the vocabulary sizes whose tokens each occur often enough in a corpus, at about three bytes per token.
+
+    For a large corpus it is one size: tokenising several times would take longer than it is worth.
+
+    >>> vocabularies_for(1_100_000), vocabularies_for(1000), vocabularies_for(1e9)
+    ([512, 1024, 2048, 4096], [512], [16000])
+    """
+    if corpus_bytes > LARGE_CORPUS_BYTES:
+        return [LARGE_CORPUS_VOCABULARY]
+    return [size for size in VOCABULARIES if corpus_bytes / 3 >= LEAST_USES * size] or [VOCABULARIES[0]]
+
+
+def expected_bytes_per_token(vocab_size: int) -> float:
+    """Estimate the bytes per token of English text, for a corpus that has not been tokenised yet.
+
+    >>> [round(expected_bytes_per_token(size), 1) for size in (512, 4096, 32_000)]
+    [2.0, 3.2, 4.4]
+    """
+    return max(1.0, 0.4 * math.log2(vocab_size) - 1.6)

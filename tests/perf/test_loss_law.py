@@ -1,0 +1,42 @@
+"""The law of the loss: what it must say whatever its coefficients are."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.perf.loss_law import Exposure, Law
+
+
+def exposed(parameters: float = 1e6, vocab_size: int = 1024, tokens: float = 1e6, unique: float = 1e9) -> Exposure:
+    return Exposure(parameters, vocab_size, tokens, unique, bytes_per_token=3.0)
+
+
+def test_more_of_anything_helps_but_a_text_by_heart() -> None:
+    law = Law()
+    base = law.bits_per_byte(exposed())
+    assert law.bits_per_byte(exposed(parameters=2e6)) < base
+    assert law.bits_per_byte(exposed(tokens=2e6)) < base
+    assert law.bits_per_byte(exposed(vocab_size=4096)) > base, "rare tokens"
+    many = [law.bits_per_byte(exposed(parameters=5e7, tokens=n * 1e6, unique=1e6)) for n in (1, 4, 200)]
+    assert min(many) < many[-1], "a large network learns a small text by heart"
+
+
+def test_repeats_are_worth_less_and_less() -> None:
+    useful = [exposed(tokens=n * 1e6, unique=1e6).useful_tokens / 1e6 for n in (0.5, 1, 4, 1000)]
+    assert useful[:2] == [0.5, 1.0]
+    assert 3.5 < useful[2] < 4.0
+    assert useful[3] == pytest.approx(16.4)
+
+
+def test_short_runs_move_the_law_towards_what_they_measured() -> None:
+    law = Law()
+    short_runs = [
+        (exposed(n, 1024, d), law.bits_per_byte(exposed(n, 1024, d)) + 0.3) for n in (3e5, 3e6) for d in (1e5, 1e6)
+    ]
+    fitted = law.fitted(short_runs)
+    for exposure, seen in short_runs:
+        assert abs(fitted.bits_per_byte(exposure) - seen) < 0.03
+    assert law.fitted([]) == law
+    exact = law.fitted([(exposure, law.bits_per_byte(exposure)) for exposure, _ in short_runs])
+    assert exact.bits_per_byte(exposed()) == pytest.approx(law.bits_per_byte(exposed()))
+    assert fitted.capacity == law.capacity, "short runs show how hard the text is, and no more"
