@@ -9,7 +9,7 @@ from headrace.errors import HeadraceError
 
 
 def __getattr__(name: str) -> object:
-    """`train` and `Run` bring torch with them: loaded when first used, so that the data engine starts at once."""
+    """Load `train` and `Run` when they are first used: they bring torch, and the data engine starts without it."""
     if name in ("Run", "train"):
         from headrace.run import pretraining as pretrain
 

@@ -11,7 +11,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from headrace.data.tokens.tokenizers import load_tokenizer
-from headrace.generation.decoding import Sampling, generate
+from headrace.generation.decoding import generate
+from headrace.generation.sampling import Sampling
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.loss import head_loss

@@ -13,10 +13,10 @@ from headrace.cli import display
 from headrace.cli.training import Arguments, AsJson, Preset, gather
 from headrace.distributed.cores import usable_cores
 from headrace.errors import UsageError
-from headrace.instruments.scaling import Scaling, Way, describe_disturbance, ways_to_scale
+from headrace.instruments.scaling import Way, describe_disturbance, ways_to_scale
 from headrace.instruments.scaling import scale as measure
 from headrace.machine.contention import is_disturbed
-from headrace.run.remembered_scaling import remember_scaling
+from headrace.run.remembered_scaling import Scaling, remember_scaling
 from headrace.units import human_bytes
 
 HEADINGS = ("", "tokens/s", "times", "expected", "efficiency", "memory", "cores", "waiting")
@@ -39,7 +39,7 @@ def scale(
     ways = ways_to_scale(cores or usable, config.training.batch_size)
     with display.spinner(f"Measuring {len(ways)} ways, {repeats} times"):
         result = measure(config, ways, steps, repeats)
-    remember_scaling(config, result.as_json(), result.taken_percent)
+    remember_scaling(config, result)
     show_scaling(result)
     if as_json:
         typer.echo(json.dumps(result.as_json()))

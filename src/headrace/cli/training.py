@@ -16,17 +16,19 @@ from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.group import is_joined
 from headrace.distributed.launch import launch
 from headrace.errors import EXIT_STOPPED, CheckpointError, UsageError
-from headrace.generation.decoding import Sampling
+from headrace.generation.sampling import Sampling
 from headrace.instruments.processes import best_processes
-from headrace.jobs.generate import load_model, read_checkpoint_config, read_run_config, stream_text
+from headrace.jobs.generate import load_model, stream_text
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
 from headrace.models.network import Network
 from headrace.run.agreement import check_batch_size
 from headrace.run.config import Config, Layers, all_keys
 from headrace.run.config_files import is_override, parse_override, read_config_file
+from headrace.run.directory import read_run_config
 from headrace.run.presets import PRESETS
 from headrace.run.pretraining import Pretraining
-from headrace.run.resume import split_checkpoint
+from headrace.run.resume import read_checkpoint_state, split_checkpoint
+from headrace.training.restore import STATE
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
@@ -50,7 +52,9 @@ def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | N
             layers.add(read_run_config(folder), f"{folder}/config.json")
         except CheckpointError as problem:
             checkpoint = folder / "checkpoints" / ("last" if wanted is True else str(wanted))
-            layers.add(read_checkpoint_config(checkpoint, problem), f"{checkpoint}/state.json")
+            if not (checkpoint / STATE).exists():
+                raise
+            layers.add(read_checkpoint_state(checkpoint).config.model_dump(), f"{checkpoint}/state.json")
             display.err.print(f"{problem} Its configuration is taken from {checkpoint}.", markup=False)
         layers.add({"run.out": str(folder.resolve()), "run.resume": wanted}, "--resume")
     elif preset or not (files or corpus or any(text.startswith("data.sources=") for text in overrides)):

@@ -15,11 +15,11 @@ from headrace.cli import display
 from headrace.cli.training import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
 from headrace.files import write_atomically
-from headrace.jobs.generate import read_run_config
 from headrace.jobs.tune import DEFAULT_MINUTES, Finding, Tuning
 from headrace.jobs.tune import tune as run_trials
 from headrace.run.config import Layers
 from headrace.run.config_files import parse_override
+from headrace.run.directory import read_run_config
 from headrace.units import human_bytes
 
 HEADER = "# Written by headrace tune"

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from headrace.instruments.rehearsal import default_micro_batch, quick_execution
 from headrace.machine.contention import is_disturbed
 from headrace.perf.scaling import Step, expect
 from headrace.run.config import Config
-from headrace.run.remembered_scaling import FORMAT, vocabulary_of
+from headrace.run.remembered_scaling import Measured, Scaling, vocabulary_of
 from headrace.training.config import TrainingConfig
 
 TIMEOUT_S = 600.0
@@ -44,56 +44,6 @@ class Way:
     @property
     def by(self) -> str:
         return "processes" if self.processes > 1 else "threads"
-
-
-@dataclass
-class Measured:
-    """What a way reached; medians over all its updates."""
-
-    by: str
-    cores: int
-    processes: int
-    threads: int
-    tokens_per_second: float
-    speedup: float
-    """Times one core."""
-    efficiency_percent: float
-    memory_bytes_per_worker: int
-    cpu_cores: float
-    """Processor time over wall time, all workers together."""
-    aggregation_percent: float | None
-    """Share of the time in which gradients were waited for; None with one process, and where it cannot be told."""
-    taken_percent: float | None = None
-    """Share of the processor time that the workers wanted and other programs had; None where it is not known."""
-    expected_speedup: float | None = None
-    """By perf/scaling.py, from the step of one core and the measured all-reduce; for processes."""
-
-
-@dataclass
-class Scaling:
-    """All ways; also what `scale --json` prints."""
-
-    cores: int
-    tokens_per_update: int
-    sharding: str
-    measured: list[Measured]
-    all_reduce_bytes_per_second: float | None
-    measured_at: str
-    failures: list[str] = field(default_factory=list)
-    """Which ways could not be measured, and why."""
-
-    @property
-    def taken_percent(self) -> float:
-        """The worst of all ways."""
-        return max((way.taken_percent or 0.0 for way in self.measured), default=0.0)
-
-    @property
-    def best(self) -> Measured:
-        """Fewer processes, if they are as fast: they take less memory."""
-        return max(self.measured, key=lambda way: (way.tokens_per_second, -way.processes))
-
-    def as_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self), "best": asdict(self.best)}
 
 
 def ways_to_scale(num_cores: int, batch_size: int) -> list[Way]:

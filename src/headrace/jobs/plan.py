@@ -30,7 +30,7 @@ from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.machine import Machine, know_machine
 from headrace.run.memory import count_memory, planned_precision, remedies
-from headrace.run.pretraining import DEFAULT_MINUTES
+from headrace.training.schedule import DEFAULT_MINUTES
 from headrace.training.step import Execution
 
 ASSUMED_BYTES_PER_TOKEN = 3.5

@@ -55,6 +55,11 @@ def count_memory(
     )
 
 
+def num_shards(config: Config) -> int:
+    """Return the number of processes that weights, gradients and optimizer state are divided among."""
+    return int(config.run.processes) if config.run.sharding == "fsdp" else 1
+
+
 def planned_precision(training: TrainingConfig) -> str:
     """Return the precision to count with before training has chosen one: it begins with float32."""
     return "float32" if training.precision == "auto" else training.precision

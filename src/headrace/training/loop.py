@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,17 +10,15 @@ from typing import Any, Protocol
 
 from headrace.distributed.group import ALONE, Group
 from headrace.errors import TrainingError
+from headrace.stages import Stage, update_seconds
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
 from headrace.training.schedule import Limits, learning_rate_factor
 from headrace.training.step import StepResult, TokenBatch, TrainStep
 
-# So many updates may be skipped in a row, and so many of the newest ones.
-MAX_BAD_STEPS = 5
-MAX_BAD_RECENTLY, RECENT_STEPS = 10, 50
-JUMP = 10.0  # times the mean of the losses before: a sign that training has failed
-STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
-TRAINING_STAGES = ("data wait", "forward", "backward", "aggregation", "optimizer")
+MAX_BAD_STEPS = 5  # skipped updates in a row that end a run
+MAX_BAD_RECENTLY, RECENT_STEPS = 10, 50  # skipped updates among the newest ones that end a run
+JUMP = 10.0  # a loss this many times the mean of those before it is a sign that training has failed
 
 
 class StopWaiting(Exception):  # noqa: N818 - a request, not an error
@@ -64,6 +60,11 @@ class StepInfo:
     sample: str | None = None
     warning: str | None = None
     is_last: bool = False
+
+    @property
+    def update_s(self) -> float:
+        """Time of the step without evaluation and saving."""
+        return update_seconds(self.step_s, self.seconds)
 
 
 @dataclass
@@ -146,7 +147,7 @@ class Loop:
                 elapsed_s=position.elapsed_s,
                 step_s=0.0,
                 progress=self._limits.progress(position.step, position.elapsed_s),
-                seconds={"data wait": max(waits), **result.seconds},
+                seconds={Stage.DATA_WAIT: max(waits), **result.seconds},
                 mean_data_wait_s=sum(waits) / len(waits),
                 warning=warning,
                 is_last=is_last,
@@ -167,7 +168,7 @@ class Loop:
         is_finished = info.is_last and not self.was_stopped
         is_evaluated = is_finished or _is_due(config.evaluate_every, info.step, progress_before, info.progress)
         is_saved = _is_due(config.save_every, info.step, progress_before, info.progress)
-        info.seconds |= {"evaluation": 0.0, "checkpointing": 0.0}
+        info.seconds |= {Stage.EVALUATION: 0.0, Stage.SAVING: 0.0}
         if not (is_evaluated or is_saved or info.is_last):
             return False
         if not self._health.is_sound(self._train_step):  # what is there already is better
@@ -184,8 +185,8 @@ class Loop:
         evaluated = time.perf_counter()
         if info.is_last or is_best or is_saved:
             self._save(is_best)
-        info.seconds["evaluation"] = evaluated - began
-        info.seconds["checkpointing"] = time.perf_counter() - evaluated
+        info.seconds[Stage.EVALUATION] = evaluated - began
+        info.seconds[Stage.SAVING] = time.perf_counter() - evaluated
         return True
 
 
@@ -243,55 +244,3 @@ def _is_due(every: int, step: int, progress_before: float, progress: float) -> b
     if every:
         return step % every == 0
     return int(10 * progress + 1e-9) > int(10 * progress_before + 1e-9)
-
-
-class Tally:
-    """Sums over the steps of this session; what they mean is for `perf` to say."""
-
-    def __init__(self, tokens_before: int, seconds_before: float) -> None:
-        self._tokens_before, self._seconds_before = tokens_before, seconds_before
-        self.tokens = 0
-        self.elapsed_s = 0.0
-        self.seconds = dict.fromkeys(STAGES, 0.0)
-        self.wait_shares: list[float] = []
-        """Waiting over the whole of each step, in order of size."""
-
-    def add(self, info: StepInfo) -> None:
-        for stage, seconds in info.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-        share = info.seconds["data wait"] / max(info.step_s, 1e-9)
-        insort(self.wait_shares, min(share, 1.0))  # another process may have waited before this one's step began
-        self.tokens = info.tokens - self._tokens_before
-        self.elapsed_s = info.elapsed_s - self._seconds_before
-
-    @property
-    def working_s(self) -> float:
-        """Without evaluations and checkpoints."""
-        return sum(self.seconds.get(stage, 0.0) for stage in TRAINING_STAGES)
-
-
-def as_metrics(info: StepInfo, extra: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl."""
-    line: dict[str, Any] = {
-        "step": info.step,
-        "tokens": info.tokens,
-        "loss": info.loss,
-        "learning_rate": info.learning_rate,
-        "gradient_norm": info.gradient_norm,
-        "elapsed_s": round(info.elapsed_s, 6),
-        "step_s": round(info.step_s, 6),
-        "seconds": {stage: round(seconds, 6) for stage, seconds in info.seconds.items()},
-        **extra,
-    }
-    if info.is_skipped:
-        line["skipped"] = True
-        line["not_finite"] = [key for key in ("loss", "gradient_norm") if not math.isfinite(line[key])]
-    if info.warning:
-        line["warning"] = info.warning
-    if info.evaluation is not None:
-        line["validation_loss"] = info.evaluation.loss
-        line["validation_bits_per_byte"] = info.evaluation.bits_per_byte
-        line["validation_perplexity"] = info.evaluation.perplexity
-        if info.evaluation.sources:
-            line["validation_loss_by_source"] = info.evaluation.sources
-    return line

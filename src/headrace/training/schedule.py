@@ -5,20 +5,36 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from headrace.errors import UsageError
 from headrace.training.config import TrainingConfig
 
+DEFAULT_MINUTES = 10.0  # of a run without any limit
 LEAST_WARMUP_FACTOR = 0.01  # the first update of a warm-up must not be nothing
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run ends: after so many steps or seconds, whichever comes first; None is no limit."""
+    """The limits of a run in steps and in seconds, whichever comes first; None is no limit."""
 
     steps: int | None
     seconds: float | None
 
+    @classmethod
+    def from_config(cls, training: TrainingConfig, steps_per_epoch: int) -> Limits:
+        """Return the limits that a configuration sets; without any, set `max_minutes` to the default."""
+        steps = [training.max_steps] if training.max_steps else []
+        if training.num_epochs:
+            if steps_per_epoch == 0:
+                raise UsageError(
+                    "the corpus is smaller than one batch: choose a smaller one, such as training.batch_size=1"
+                )
+            steps.append(max(1, round(training.num_epochs * steps_per_epoch)))
+        if not steps and not training.max_minutes:
+            training.max_minutes = DEFAULT_MINUTES
+        return cls(min(steps, default=None), 60 * training.max_minutes or None)
+
     def progress(self, step: int, elapsed_s: float) -> float:
-        """How much of the run is over, by the limit that will end it."""
+        """Return the share of the run that is over, by the limit that will end it."""
         by_steps = step / self.steps if self.steps else 0.0
         by_time = elapsed_s / self.seconds if self.seconds else 0.0
         return min(1.0, max(by_steps, by_time))
@@ -34,7 +50,7 @@ class Limits:
 
 
 def learning_rate_factor(config: TrainingConfig, progress: float) -> float:
-    """The learning rate at a point of the run, as a share of the peak.
+    """Return the learning rate at a point of the run, as a share of the peak.
 
     >>> config = TrainingConfig(schedule="linear", warmup=0.1, final_learning_rate=0.0)
     >>> [round(learning_rate_factor(config, p), 2) for p in (0.0, 0.05, 0.1, 0.55, 1.0)]
