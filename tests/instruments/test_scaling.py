@@ -128,9 +128,9 @@ def test_a_disturbed_measurement_is_said_and_not_remembered(
     processes.best_processes(Config.model_validate({**SMALL, "run": {"processes": "auto"}}), warnings.append)
     assert len(warnings) == 1
     assert "other programs had the processor for up to 55% of the time" in warnings[0]
-    from headrace.cli import scale as cli
+    from headrace.jobs import scale as job
 
-    monkeypatch.setattr(cli, "measure", lambda *_: result)
+    monkeypatch.setattr(job, "measure", lambda *_: result)
     _, out, _ = command("scale", "--preset", "demo")
     assert "disturbed: other programs had the processor for up to 55% of the time" in " ".join(out.split())
 
@@ -164,13 +164,13 @@ def test_a_batch_that_does_not_divide_leaves_threads() -> None:
 def test_the_command_shows_what_was_measured(
     command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.cli import scale as cli
+    from headrace.jobs import scale as job
 
     def pretend(_config: Config, ways: list[Way], *_: Any) -> Scaling:
         return scaling({way: 10.0 * way.cores for way in ways})
 
-    monkeypatch.setattr(cli, "measure", pretend)
-    monkeypatch.setattr(cli, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(job, "measure", pretend)
+    monkeypatch.setattr(job, "usable_cores", lambda: [0, 1])
     code, out, _ = command("scale", "--preset", "demo", "--json")
     assert code == 0
     *shown, last = out.strip().splitlines()

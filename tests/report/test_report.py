@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ReportError
+from headrace.jobs.train import train
 from headrace.report import report
 from headrace.report.blocks import Chart, Series
 from headrace.report.charts import draw
 from headrace.report.read import read_run
 from headrace.run.directory import RunFolder
-from headrace.run.pretraining import train
 from tests.conftest import make_text
 from tests.report.run_folder import HOSTILE, STAGES, write_run
 from tests.run.tiny_run import settings

@@ -1,4 +1,4 @@
-"""The command table. Each command parses, calls a recipe, and shows the result; `--json` prints it as the last line."""
+"""The command table. Each command parses, calls a job, and shows the result; `--json` prints it as the last line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from headrace.data.config import SOURCE_OPTIONS, DataConfig
 from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.data.explain.description import describe
 from headrace.data.loader import DEFAULT_TOKENIZER
-from headrace.data.prepare import prepare as prepare_corpus
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.data.tokens.tokenizers import SPEC_HELP
 from headrace.distributed.group import is_joined
 from headrace.distributed.launch import end_with_starter
 from headrace.errors import EXIT_STOPPED, HeadraceError, UsageError
 from headrace.jobs.inspect import explain_step
+from headrace.jobs.prepare import prepare as prepare_corpus
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override
@@ -119,7 +119,7 @@ def prepare(
     folder = out or default_cache_dir(sources, tokenizer, special)
     budget = parse_bytes("--memory-budget", memory_budget) if memory_budget else None
     with display.build_progress() as show:
-        cache = prepare_corpus(
+        summary = prepare_corpus(
             sources,
             tokenizer,
             folder,
@@ -128,7 +128,6 @@ def prepare(
             memory_budget=budget,
             on_progress=show.update,
         )
-    summary = describe(cache)
     summary["build"] = show.summary()
     display.show_description(summary)
     _finish(summary, as_json)
@@ -221,7 +220,7 @@ def _stop() -> NoReturn:
 
 
 def main() -> NoReturn:
-    """The entry point: user errors become one line and an exit code; a traceback means a bug of ours."""
+    """Run the command line: user errors become one line and an exit code; a traceback means a bug of ours."""
     steady_streams()
     on_stop_signals(_stop)
     end_with_starter()

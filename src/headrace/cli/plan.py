@@ -11,12 +11,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.training import Arguments, AsJson, Preset, gather
+from headrace.cli.arguments import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
+from headrace.instruments.prediction import Plan
+from headrace.instruments.proposal import Proposal
 from headrace.instruments.short_run import Tryout
-from headrace.jobs.plan import Plan
 from headrace.jobs.plan import plan as make_plan
-from headrace.jobs.propose import Proposal, propose, write_plan
+from headrace.jobs.plan import plan_minutes
 from headrace.perf.flops import PHASES
 from headrace.run.config import Config, Layers
 from headrace.units import human_bytes, human_count, human_percent, human_time
@@ -54,12 +55,7 @@ def plan(
 
 
 def _propose(given: Layers, minutes: float, out: Path, as_json: bool) -> None:
-    if out.exists():
-        raise UsageError(f"{out}: exists already. Choose another --out.")
-    if not out.parent.is_dir():
-        raise UsageError(f"{out}: there is no such folder. Choose another --out.")
-    proposal = propose(given, minutes, show=_show_trial)
-    write_plan(proposal, out)
+    proposal = plan_minutes(given, minutes, out, _show_trial)
     show_proposal(proposal, out)
     if as_json:
         typer.echo(json.dumps({**proposal.as_json(), "out": str(out)}))
@@ -128,7 +124,7 @@ def show_plan(plan: Plan) -> None:
 
 
 def _counts(plan: Plan) -> Table:
-    """Parameters and FLOPs of an update by part."""
+    """Return a table of the parameters and FLOPs of an update by part."""
     table = Table(box=None, padding=(0, 2))
     table.add_column("matrix FLOPs of an update")
     for heading in ("parameters", *PHASES, "share"):

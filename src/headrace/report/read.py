@@ -17,7 +17,7 @@ from headrace.errors import CheckpointError, ReportError
 from headrace.perf import breakdown, flops, speed
 from headrace.run.config import SECTIONS, Config
 from headrace.run.directory import RunFolder, read_environment, read_json, read_run_config, read_samples, read_steps
-from headrace.run.records import CorpusRecord, Environment, Run, StepRecord, Tuning
+from headrace.run.records import CorpusRecord, Environment, Run, StepRecord, TuningRecord
 from headrace.stages import UPDATING
 from headrace.training.config import TrainingConfig
 
@@ -39,7 +39,7 @@ class RunRecord:
     """None while the run goes on, and after it was killed."""
     corpus: CorpusRecord | None
     ledger: list[Ledger] | None
-    tuning: Tuning | None
+    tuning: TuningRecord | None
     """What `headrace tune --run` measured."""
     samples: list[tuple[int, str]]
     notes: list[str] = field(default_factory=list)
@@ -180,7 +180,7 @@ def read_run(folder: Path) -> RunRecord:
         summary=summary,
         corpus=_read_part(folder / "corpus.json", CorpusRecord, notes),
         ledger=_read_part(folder / "ledger.json", list[Ledger], notes),
-        tuning=_read_part(folder / "tune.json", Tuning, notes),
+        tuning=_read_part(folder / "tune.json", TuningRecord, notes),
         samples=read_samples(folder / "samples.txt"),
         notes=notes,
     )

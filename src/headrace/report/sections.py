@@ -10,7 +10,7 @@ from headrace.report.blocks import Bar, Block, Paragraph, Pipeline, Quote, Secti
 from headrace.report.computing import flops_and_roofline, memory, scaling
 from headrace.report.progress import cpu_use, data_wait, loss_progression, loss_table
 from headrace.report.read import RunRecord
-from headrace.run.records import Finding
+from headrace.run.records import FindingRecord
 from headrace.stages import COMPUTING, PAUSES, Stage
 from headrace.units import human_bytes, human_count, human_percent, human_rate, human_time
 
@@ -146,7 +146,7 @@ def _predicted_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
     ]
 
 
-def _measured(run: RunRecord) -> list[Finding]:
+def _measured(run: RunRecord) -> list[FindingRecord]:
     """What `headrace tune --run` has a figure for."""
     findings = run.tuning.findings if run.tuning else []
     return [found for found in findings if found.gain_percent is not None]

@@ -22,14 +22,13 @@ from headrace.machine.facts import cpu_seconds, environment, memory_bytes
 from headrace.models.counts import count
 from headrace.models.network import Network, build
 from headrace.run.agreement import check_batch_size, check_same_config, check_same_corpus, check_sharding
-from headrace.run.config import Config, Layers
+from headrace.run.config import Config
 from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus
 from headrace.run.corpus_facts import corpus_facts
 from headrace.run.directory import History, MetricsFile, RunFolder, WatchedFolder, read_record
 from headrace.run.environment import describe_environment, peak_of_process
 from headrace.run.machine import remembered_machine
 from headrace.run.memory import check_memory, memory_limit, num_shards
-from headrace.run.presets import PRESETS
 from headrace.run.records import CheckpointState, Environment, Run, StepRecord
 from headrace.run.remembered_scaling import remembered_scaling
 from headrace.run.resume import check_resumable, checkpoint_to_resume, read_checkpoint_state, resumed_execution
@@ -44,36 +43,7 @@ from headrace.training.restore import load_optimizer, load_weights
 from headrace.training.schedule import Limits
 from headrace.training.step import Execution, TrainStep
 
-Hook = Callable[[StepInfo], None]
 SAMPLE_TOKENS = 120
-
-
-def train(
-    config: Config | dict[str, Any] | None = None,
-    hooks: Iterable[Hook] = (),
-    batches: BatchStream | None = None,
-    **overrides: Any,
-) -> Run:
-    """Train a model; from a notebook as from the command line.
-
-    `batches` are trained on instead of the loader's own (a Grain pipeline: `interop.grain.GrainBatches`); the data
-    section of the configuration still says what the tokenizer and the validation text are.
-
-    >>> run = train({"data": {"sources": ["corpus.txt"]}, "training": {"max_minutes": 5}})   # doctest: +SKIP
-    >>> run = train(**{"training.max_steps": 100})                                            # doctest: +SKIP
-    """
-    if not isinstance(config, Config):
-        layers = Layers()
-        if not config and not overrides:
-            layers.add(PRESETS["demo"](), "preset demo")
-        layers.add(config or {}, "the call")
-        layers.add(overrides, "the call")
-        config = layers.build()
-    with Pretraining(config, batches=batches) as pretraining:
-        for info in pretraining.steps():
-            for hook in hooks:
-                hook(info)
-        return pretraining.run
 
 
 class Pretraining:
