@@ -48,7 +48,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as t
 
 
 class Stopped(BaseException):
-    """This process was asked to end: what is sealed stays, and the next start goes on from there."""
+    """A request to end this process: what is sealed stays, and the next start goes on from there."""
 
 
 def _version(value: bool) -> None:

@@ -1,4 +1,4 @@
-"""What several processes must have in common before they train one network together."""
+"""Checks of what several processes must have in common before they train one network together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.run.config import Config
 
 
 def check_batch_size(config: Config, num_processes: int) -> None:
-    """Every process gets the same number of whole micro-batches."""
+    """Check that the batch divides into the same number of whole micro-batches for every process."""
     training = config.training
     unit = num_processes * max(training.micro_batch_size, 1)
     if num_processes == 1 or training.batch_size % unit == 0:
@@ -23,18 +23,19 @@ def check_batch_size(config: Config, num_processes: int) -> None:
 
 
 def check_sharding(config: Config) -> None:
-    """Compiled code does not call the hooks that bring the pieces of the weights together."""
+    """Refuse compiling with FSDP: compiled code does not call the hooks that gather the weights."""
     if config.run.sharding == "fsdp" and config.training.compile:
         raise UsageError("training.compile does not work with run.sharding=fsdp; leave one of them out")
 
 
 def check_same_config(config: Config, group: Group) -> None:
-    """The places of files may differ between machines; what is computed may not."""
+    """Check that all processes compute the same; the paths of files may differ between machines."""
     values = config.model_dump(exclude={"run": True, "data": {"sources", "validation_sources", "cache_dir"}})
     _check_same(canonical_json({**values, "sharding": config.run.sharding}), group, "the configuration")
 
 
 def check_same_corpus(loader_state: dict[str, object], group: Group) -> None:
+    """Check that all processes read the same text in the same order."""
     _check_same(canonical_json(loader_state), group, "the corpus")
 
 

@@ -1,4 +1,4 @@
-"""The text of a configuration: prepared once for all processes, and read by loaders for training and validation."""
+"""The text that a configuration names: prepared once for all processes, and opened for training and validation."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def training_sources(config: Config) -> list[Source]:
 
 
 def tokenizer_spec(config: Config) -> str:
-    """As given, or what the vocabulary says; written into the configuration."""
+    """Return the tokenizer to use, and write it into the configuration where that leaves it open."""
     data = config.data
     data.tokenizer = data.tokenizer or f"bpe:{config.model.vocab_size or 4096}"
     return data.tokenizer
 
 
 def expected_vocabulary(spec: str) -> int:
-    """The size of a vocabulary that is not there yet.
+    """Return the expected size of a vocabulary that is not there yet.
 
     >>> expected_vocabulary("bpe:16000"), expected_vocabulary("byte")
     (16000, 257)
@@ -51,7 +51,7 @@ def expected_vocabulary(spec: str) -> int:
 
 
 def prepare_corpus(config: Config, group: Group) -> None:
-    """One process for all of its machine: a share each, then rank 0 seals the whole, then whoever has another folder.
+    """Tokenise the corpus, in one process per machine: a share each, then rank 0 the rest, then who has another folder.
 
     Machines may share the folder, and find done what others did, or have their own, and do the rest themselves.
     """
@@ -120,7 +120,7 @@ def open_evaluator(config: Config, training_cache: Cache) -> tuple[Evaluator | N
 
 
 def _is_split(config: Config) -> bool:
-    """Whether training and validation are parts of one corpus."""
+    """Return whether training and validation are parts of one corpus."""
     return config.data.validation_fraction > 0 and not config.data.validation_sources
 
 

@@ -1,4 +1,4 @@
-"""Whether a run fits the memory that is free, told from counts before anything is built; and what would make it fit."""
+"""Whether a run fits the free memory, estimated from counts before anything is built, and what would make it fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.training.config import TrainingConfig
 from headrace.training.step import Execution
 from headrace.units import human_bytes, parse_bytes
 
-BATCHES_HELD = 4  # by the loader and the step together
+BATCHES_HELD = 4  # in memory, by the loader and the step together
 
 
 def count_memory(
@@ -34,7 +34,7 @@ def count_memory(
     activation_bytes_per_token: float | None = None,
     num_processes: int = 1,
 ) -> MemoryParts:
-    """Memory of training by part. Activations that were not counted on a network are estimated."""
+    """Return the memory of training by part; activations that were not counted on a network are estimated."""
     model, training = config.model, config.training
     per_token = activation_bytes_per_token
     if per_token is None:
@@ -68,7 +68,7 @@ def planned_precision(training: TrainingConfig) -> str:
 def remedies(
     config: Config, execution: Execution, needed_bytes: Callable[[Config, Execution], int], free_bytes: int
 ) -> Iterator[str]:
-    """What would make a config fit: the mildest change first, up to the first that is enough."""
+    """Yield changes that would make a run fit: the mildest first, up to the first that is enough."""
     single = replace(execution, micro_batch_size=1)
     checkpointed = replace(single, gradient_checkpointing=True)
     one_by_one = "training.micro_batch_size=1"
@@ -93,7 +93,7 @@ def remedies(
 def check_memory(config: Config, group: Group = ALONE) -> None:
     """Refuse a run that cannot fit even in the smallest way in which training could compute its steps.
 
-    What only experience tells (fragmentation) is not held against it: what is refused here would not fit.
+    Fragmentation, which is only an estimate, does not count: what is refused here would not fit.
     """
     if best_device().type != "cpu" or config.run.force:
         return
@@ -116,9 +116,9 @@ def check_memory(config: Config, group: Group = ALONE) -> None:
 
 
 def memory_limit(config: Config, group: Group = ALONE) -> int | None:
-    """What the choice of micro-batch and checkpointing must stay below, if anything.
+    """Return the memory that the choice of micro-batch and gradient checkpointing must stay below; None for no limit.
 
-    The budget that is given; without one, what is free, where the whole batch at once would take more.
+    It is the given budget, or without one the free memory, where the whole batch at once would take more.
     """
     training = config.training
     if training.memory_budget:
@@ -137,12 +137,12 @@ def memory_limit(config: Config, group: Group = ALONE) -> int | None:
 
 
 def _free_bytes(group: Group, runtime_bytes: int) -> int:
-    """For one of the processes on this machine, with what it has already."""
+    """Return the memory that one of the processes on this machine may have, with what it has already."""
     return available_memory_bytes() // group.local_world_size + runtime_bytes
 
 
 def _smallest_execution(config: Config) -> Execution:
-    """What is given stays; what training chooses by itself, it can choose as small as this."""
+    """Return the execution that takes the least memory of those that training could choose."""
     training, precision = config.training, planned_precision(config.training)
     if training.micro_batch_size:
         chunk = SMALL_CHUNK_BYTES if training.memory_budget else CHUNK_BYTES

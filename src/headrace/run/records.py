@@ -132,12 +132,12 @@ class StepRecord(Record):
 
     @property
     def data_wait_percent(self) -> float:
-        """Share of the step that was spent waiting for its batch."""
+        """Return the share of the step that was spent waiting for its batch."""
         return speed.wait_percent(self.seconds[Stage.DATA_WAIT], self.step_s)
 
     @property
     def update_s(self) -> float:
-        """Time of the step without evaluation and saving."""
+        """Return the time of the step without evaluation and saving."""
         return update_seconds(self.step_s, self.seconds)
 
     def as_line(self) -> str:

@@ -1,4 +1,4 @@
-"""The loop, as a generator of steps: tests, benchmarks and the command line all run this one."""
+"""The training loop, a generator of steps that tests, benchmarks and the command line share."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ JUMP = 10.0  # a loss this many times the mean of those before it is a sign that
 
 
 class StopWaiting(Exception):  # noqa: N818 - a request, not an error
-    """Raised by a stream of batches to say that the next need not be waited for: somebody asked to stop."""
+    """A request to stop, raised by a stream of batches instead of waiting for the next one."""
 
 
 class BatchStream(Protocol):
-    """Endless batches that know where they are; the data engine's `Loader` is one."""
+    """An endless stream of batches that knows its place; the data engine's `Loader` is one."""
 
     def __next__(self) -> TokenBatch: ...
 
@@ -47,15 +47,15 @@ class StepInfo:
     learning_rate: float
     gradient_norm: float
     is_skipped: bool
-    """The loss or the gradient was not finite, and the weights were left alone."""
+    """Whether the update was skipped because its loss or gradient was not finite."""
     elapsed_s: float
     """Training time so far, over all sessions of the run."""
     step_s: float
     progress: float
     seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time of this step went; the data wait is the worst process's."""
+    """Time of the step by stage; of several processes, the longest data wait and rank 0's other stages."""
     mean_data_wait_s: float = 0.0
-    """Over all processes."""
+    """Data wait averaged over all processes."""
     evaluation: Evaluation | None = None
     sample: str | None = None
     warning: str | None = None
@@ -63,24 +63,24 @@ class StepInfo:
 
     @property
     def update_s(self) -> float:
-        """Time of the step without evaluation and saving."""
+        """Return the time of the step without evaluation and saving."""
         return update_seconds(self.step_s, self.seconds)
 
 
 @dataclass
 class Position:
-    """Where a run stands; saved with every checkpoint."""
+    """The position of a run, which is saved with every checkpoint."""
 
     step: int = 0
     tokens: int = 0
     elapsed_s: float = 0.0
     bad_steps: int = 0
-    """Updates skipped in all."""
+    """Updates that were skipped because they were not finite."""
     best_loss: float | None = None
 
 
 class Loop:
-    """Wires the batches, the step, evaluation and saving. What they are is the recipe's business.
+    """The wiring of batches, steps, evaluation and saving, whatever these are.
 
     In a group, all processes run this loop in step: they stop, evaluate and save together, by rank 0's clock.
     """
@@ -162,7 +162,7 @@ class Loop:
                 return
 
     def _between_steps(self, info: StepInfo, progress_before: float) -> bool:
-        """Evaluate and save when it is time; whether it was, which all processes know."""
+        """Evaluate and save when it is time; return whether it was, which all processes know."""
         config, position = self._config, self.position
         began = time.perf_counter()
         is_finished = info.is_last and not self.was_stopped
@@ -191,7 +191,7 @@ class Loop:
 
 
 class _Health:
-    """Judges updates by whether they were finite, and weights by a batch that was."""
+    """The judge of updates, by whether they were finite, and of weights, by a batch that was."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
@@ -201,7 +201,7 @@ class _Health:
         self._has_warned = False
 
     def note(self, step: int, batch: TokenBatch, result: StepResult) -> str | None:
-        """Take in an update; too many skipped ones are an error, and the first loss that jumps is a warning."""
+        """Add an update; raise an error after too many skipped ones, and return a warning when the loss first jumps."""
         self._in_a_row = 0 if result.is_finite else self._in_a_row + 1
         self._recent.append(not result.is_finite)
         if self._in_a_row >= MAX_BAD_STEPS:
@@ -216,7 +216,7 @@ class _Health:
         return warning
 
     def is_sound(self, train_step: TrainStep) -> bool:
-        """Whether the weights are worth saving: an update tells only of those before it."""
+        """Return whether the weights are worth saving; the loss of an update is that of the weights before it."""
         return self._batch is not None and train_step.is_sound(self._batch)
 
     def _warning(self, step: int, loss: float) -> str | None:
@@ -240,7 +240,7 @@ def _broken(what: str) -> TrainingError:
 
 
 def _is_due(every: int, step: int, progress_before: float, progress: float) -> bool:
-    """Every so many steps; 0: ten times in a run, whatever limits it."""
+    """Return whether something is due that comes every `every` steps, or for 0 ten times in a run."""
     if every:
         return step % every == 0
     return int(10 * progress + 1e-9) > int(10 * progress_before + 1e-9)
