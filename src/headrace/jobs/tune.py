@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,4 +71,4 @@ def write_tuned(out: Path, result: Tuning) -> None:
 
 def write_tuning(run: Path, result: Tuning) -> None:
     """Keep the result in the run directory, for its report."""
-    write_atomically(run / "tune.json", result.record().model_dump_json(indent=1).encode())
+    write_atomically(run / "tune.json", json.dumps(result.record().model_dump(), indent=1).encode())

@@ -113,7 +113,7 @@ class RunFolder:
         self.write_json("config.json", config.model_dump())
 
     def write_record(self, name: str, record: Record) -> None:
-        self._write(name, record.model_dump_json(indent=1, by_alias=True))
+        self.write_json(name, record.model_dump(by_alias=True))
 
     def write_json(self, name: str, value: Any) -> None:
         self._write(name, json.dumps(without_nan(value), indent=1))
@@ -193,16 +193,16 @@ def read_steps(path: Path) -> Iterator[tuple[bytes, StepRecord | None]]:
     with open(path, "rb") as file:
         for line in file:
             try:
-                yield line, StepRecord.model_validate_json(line)
-            except ValidationError:
+                yield line, StepRecord.model_validate(json.loads(line))
+            except (ValueError, RecursionError):
                 yield line, None
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind | None:
     """Read a file of a run directory; None where it is missing, damaged or of another version."""
     try:
-        return kind.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return kind.model_validate(read_json(path))
+    except ValidationError:
         return None
 
 

@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, model_validator
 
 from headrace.perf import speed
 from headrace.run.config import Config
@@ -140,7 +140,7 @@ class StepRecord(Record):
 
     def as_line(self) -> str:
         """Return the record as a line of metrics.jsonl: what does not apply to this step is left out."""
-        return self.model_dump_json(exclude_defaults=True) + "\n"
+        return json.dumps(self.model_dump(exclude_defaults=True)) + "\n"
 
 
 class Run(Record):
@@ -195,9 +195,13 @@ class Run(Record):
     corpus: dict[str, Any] = Field(default_factory=dict)
     """What the run trained on: files, bytes, documents, tokens, epochs, and what was noticed in it."""
 
+    @field_serializer("folder")
+    def _as_text(self, folder: Path) -> str:
+        return str(folder)
+
     def as_json(self) -> dict[str, Any]:
         """Return the summary as a JSON object."""
-        return dict(json.loads(self.model_dump_json(by_alias=True)))
+        return self.model_dump(by_alias=True)
 
 
 class Environment(Record):
