@@ -19,8 +19,9 @@ from typing import Any
 from corpora import write_text
 
 from headrace.cli.tune import show_tuning
+from headrace.instruments.ladder import Tuning
 from headrace.instruments.trial import Trial
-from headrace.jobs.tune import Tuning, tune
+from headrace.jobs.tune import tune
 from headrace.run.config import Config, Layers
 from headrace.run.presets import PRESETS
 

@@ -20,7 +20,7 @@ from corpora import write_text
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.run.config import Layers
 from headrace.run.pretraining import Pretraining
-from headrace.run.summary import Run
+from headrace.run.records import Run
 
 DELAY_S, NUM_STEPS = 0.02, 150
 ROW_TOLERANCE, SUM_TOLERANCE = 0.10, 0.01

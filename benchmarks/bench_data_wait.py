@@ -23,6 +23,7 @@ from headrace.distributed.replicas import Replica
 from headrace.machine.allocator import keep_freed_memory
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
+from headrace.perf.speed import wait_percent
 from headrace.training.autotune import choose_execution
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.optimizer import Optimizer
@@ -59,7 +60,7 @@ def main() -> int:
                         step(batch, 1.0)
                         seconds[side].append(time.perf_counter() - began)
                         if side == "raw text":
-                            waits.append(100 * waited / seconds[side][-1])
+                            waits.append(wait_percent(waited, seconds[side][-1]))
             is_complete = loader.cache.is_complete
     speed = statistics.median(seconds["constant batch"]) / statistics.median(seconds["raw text"])
     wait = statistics.median(waits)

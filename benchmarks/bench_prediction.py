@@ -79,9 +79,7 @@ def train(config: Config) -> dict[str, float]:
     from headrace.run.pretraining import Pretraining
 
     with Pretraining(config) as pretraining:
-        times = [
-            info.step_s - info.seconds["evaluation"] - info.seconds["checkpointing"] for info in pretraining.steps()
-        ]
+        times = [info.update_s for info in pretraining.steps()]
     training = config.training
     step_s = statistics.median(times[WARM_STEPS:])
     return {

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from headrace.jobs.train import train
 from headrace.models.config import ModelConfig
 from headrace.models.network import Network, build
-from headrace.run.pretraining import train
 
 TARGET = 0.25
 LENGTH, BATCH, STEPS = 64, 12, 2000

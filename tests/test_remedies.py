@@ -35,8 +35,8 @@ TINY = (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run measures of the machine is not what these are about."""
-    monkeypatch.setattr("headrace.run.pretraining.measure_peak_flops", lambda *_: 1e11)
-    monkeypatch.setattr("headrace.run.pretraining.measure_memory_bandwidth", lambda: 1e10)
+    monkeypatch.setattr("headrace.run.environment.measure_peak_flops", lambda *_: 1e11)
+    monkeypatch.setattr("headrace.run.environment.measure_memory_bandwidth", lambda: 1e10)
     monkeypatch.setattr("headrace.run.pretraining.SAMPLE_TOKENS", 2)
 
 

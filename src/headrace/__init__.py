@@ -9,11 +9,11 @@ from headrace.errors import HeadraceError
 
 
 def __getattr__(name: str) -> object:
-    """`train` and `Run` bring torch with them: loaded when first used, so that the data engine starts at once."""
+    """Load `train` and `Run` when they are first used: they bring torch, and the data engine starts without it."""
     if name in ("Run", "train"):
-        from headrace.run import pretraining as pretrain
+        from headrace.jobs import train as job
 
-        return getattr(pretrain, name)
+        return getattr(job, name)
     raise AttributeError(f"module 'headrace' has no attribute {name!r}")
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from headrace.errors import TrainingError
 from headrace.instruments import processes
-from headrace.instruments.scaling import Measured, Scaling, Way, scale, ways_for_all
+from headrace.instruments.scaling import Way, scale, ways_for_all
 from headrace.run.config import Config
-from headrace.run.remembered_scaling import remember_scaling, remembered_scaling
+from headrace.run.remembered_scaling import Measured, Scaling, remember_scaling, remembered_scaling
 
 SMALL: dict[str, Any] = {
     "model": {"d_model": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 64},
@@ -64,8 +64,8 @@ def test_updates_are_measured_in_processes_of_their_own(sharding: str) -> None:
     assert result.all_reduce_bytes_per_second is not None
     for way in result.measured:
         way.taken_percent = None  # whatever else runs beside this test
-    remember_scaling(config, result.as_json(), result.taken_percent)
-    assert remembered_scaling(config) == json.loads(json.dumps(result.as_json()))
+    remember_scaling(config, result)
+    assert remembered_scaling(config) == result
 
 
 def test_what_cannot_be_measured_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_one_way_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -
 def test_only_what_was_measured_for_this_config_is_remembered() -> None:
     config = Config.model_validate(SMALL)
     known = scaling({Way(1, 2): 100.0, Way(2, 1): 120.0})
-    remember_scaling(config, known.as_json(), known.taken_percent)
+    remember_scaling(config, known)
     assert remembered_scaling(config) is not None
     for section, change in (("model", {"d_model": 64}), ("training", {"batch_size": 8}), ("run", {"sharding": "fsdp"})):
         other = Config.model_validate({**SMALL, section: {**SMALL.get(section, {}), **change}})
@@ -107,7 +107,7 @@ def test_runs_that_others_disturbed_do_not_count(monkeypatch: pytest.MonkeyPatch
     result = scale(config, [Way(1, 2)], num_repeats=3)
     assert result.measured[0].tokens_per_second == pytest.approx(64.0)
     assert result.taken_percent == 2.0
-    remember_scaling(config, result.as_json(), result.taken_percent)
+    remember_scaling(config, result)
     assert remembered_scaling(config) is not None
 
 
@@ -118,7 +118,7 @@ def test_a_disturbed_measurement_is_said_and_not_remembered(
     monkeypatch.setattr("headrace.instruments.scaling._run", lambda way, *_: [worker(float(way.threads), 55.0)])
     config = Config.model_validate(SMALL)
     result = scale(config, [Way(1, 1), Way(1, 2)])
-    remember_scaling(config, result.as_json(), result.taken_percent)
+    remember_scaling(config, result)
     assert remembered_scaling(config) is None
 
     warnings: list[str] = []
@@ -128,9 +128,9 @@ def test_a_disturbed_measurement_is_said_and_not_remembered(
     processes.best_processes(Config.model_validate({**SMALL, "run": {"processes": "auto"}}), warnings.append)
     assert len(warnings) == 1
     assert "other programs had the processor for up to 55% of the time" in warnings[0]
-    from headrace.cli import scale as cli
+    from headrace.jobs import scale as job
 
-    monkeypatch.setattr(cli, "measure", lambda *_: result)
+    monkeypatch.setattr(job, "measure", lambda *_: result)
     _, out, _ = command("scale", "--preset", "demo")
     assert "disturbed: other programs had the processor for up to 55% of the time" in " ".join(out.split())
 
@@ -164,13 +164,13 @@ def test_a_batch_that_does_not_divide_leaves_threads() -> None:
 def test_the_command_shows_what_was_measured(
     command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.cli import scale as cli
+    from headrace.jobs import scale as job
 
     def pretend(_config: Config, ways: list[Way], *_: Any) -> Scaling:
         return scaling({way: 10.0 * way.cores for way in ways})
 
-    monkeypatch.setattr(cli, "measure", pretend)
-    monkeypatch.setattr(cli, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(job, "measure", pretend)
+    monkeypatch.setattr(job, "usable_cores", lambda: [0, 1])
     code, out, _ = command("scale", "--preset", "demo", "--json")
     assert code == 0
     *shown, last = out.strip().splitlines()

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from headrace.errors import TrainingError
+from headrace.instruments import ladder
+from headrace.instruments.ladder import Tuning
 from headrace.instruments.trial import Cost
-from headrace.jobs import tune as recipe
-from headrace.jobs.tune import Tuning, tune
+from headrace.jobs.tune import tune
 from headrace.perf.paired import gain
 from headrace.report import report
 from headrace.run.config import Config, Layers
@@ -66,8 +67,8 @@ class KnownTrial:
 def tuned_by(
     monkeypatch: pytest.MonkeyPatch, config: Config, seconds: Callable[[Config], float], minutes: float = 100
 ) -> Tuning:
-    monkeypatch.setattr(recipe, "Trial", KnownTrial)
-    monkeypatch.setattr(recipe, "share_of_cores", lambda _: 2)
+    monkeypatch.setattr(ladder, "Trial", KnownTrial)
+    monkeypatch.setattr(ladder, "share_of_cores", lambda _: 2)
     monkeypatch.setattr(KnownTrial, "seconds", staticmethod(seconds))
     return tune(config, minutes)
 
@@ -82,7 +83,7 @@ def test_what_is_faster_is_taken_and_what_changes_the_result_is_only_told(
         return cost * (0.5 if config.model.num_layers == 1 else 1.0)
 
     result = tuned_by(monkeypatch, tiny(tmp_path, **BAD), seconds)
-    assert result.as_json()["changes"] == {
+    assert result.record().model_dump()["changes"] == {
         "training.threads": 2, "training.micro_batch_size": 8, "data.num_workers": 2, "data.prefetch_batches": "auto",
     }  # fmt: skip
     assert result.tuned.training.threads == 2
@@ -126,7 +127,7 @@ def test_low_precision_is_questioned_too(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe, "has_compiler", lambda: False)
+    monkeypatch.setattr(ladder, "has_compiler", lambda: False)
     result = tuned_by(monkeypatch, tiny(tmp_path, **BAD), lambda _: 1.0)
     compiled = next(finding for finding in result.findings if "training.compile" in finding.option.changes)
     assert compiled.problem == "not tried: no C++ compiler here"

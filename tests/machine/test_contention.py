@@ -101,7 +101,7 @@ def test_threads_are_chosen_by_measurement_where_others_use_the_processor(monkey
 def test_a_run_knows_what_others_took(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text(make_text(20_000))
     monkeypatch.setattr(ProcessorTime, "taken_percent_since", lambda *_: 61.0)
-    monkeypatch.setattr("headrace.run.pretraining.measure_peak_flops", lambda *_: 1e9)
+    monkeypatch.setattr("headrace.run.environment.measure_peak_flops", lambda *_: 1e9)
     layers = Layers()
     layers.add(tiny_run.settings(tmp_path / "corpus.txt", tmp_path / "run"), "the test")
     with Pretraining(layers.build()) as training:

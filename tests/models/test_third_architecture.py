@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from headrace.generation.decoding import Sampling
 from headrace.instruments.rehearsal import quick_execution, random_batch, rehearse
 from headrace.jobs.generate import load_model, stream_text
+from headrace.jobs.train import train
 from headrace.models.architecture import Architecture, Matrix, Part, find_architecture, register, unregister
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
@@ -27,7 +28,7 @@ from headrace.models.network import KeyValueCache, Network, attend, build
 from headrace.report import report
 from headrace.run.config import Layers
 from headrace.run.memory import count_memory
-from headrace.run.pretraining import Pretraining, train
+from headrace.run.pretraining import Pretraining
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.assignment import assign, state_bytes, update_flops

@@ -23,9 +23,9 @@ def test_a_breakdown_sums_to_100(wall_s: float | None) -> None:
     assert shares[-1].seconds == pytest.approx((wall_s or 9.0) - 9.0)
 
 
-@pytest.mark.parametrize("stage", ["data wait", "optimizer", "evaluation", "checkpointing", "other"])
+@pytest.mark.parametrize("stage", ["data wait", "optimizer", "evaluation", "saving", "other"])
 def test_the_bottleneck_follows_what_is_slow(stage: str) -> None:
-    seconds = dict.fromkeys(["data wait", "forward", "backward", "optimizer", "evaluation", "checkpointing"], 0.1)
+    seconds = dict.fromkeys(["data wait", "forward", "backward", "optimizer", "evaluation", "saving"], 0.1)
     assert breakdown.find_bottleneck(breakdown.break_down(seconds), 70.0).name.startswith("computing")
     found = breakdown.find_bottleneck(breakdown.break_down({**seconds, stage: 2.0}), 70.0)
     assert found.name == stage

@@ -27,8 +27,13 @@ def write_run(folder: Path, num_steps: int = 40, **stages: float) -> Path:
         "versions": {"headrace": metadata.version("headrace")}, "peak_flops": 2e11, "memory_bandwidth": 2e10,
         "activation_bytes_per_token": 1e5, "memory_parts": {n: v << 20 for n, v in {**parts, "runtime": 250}.items()},
         "machine": {
-            "measurements": {"matmul_flops": {"float32": {"1": 1e11, "2": 1.9e11}}},
+            "measured_at": "2026-01-01 10:00", "is_remembered": True,
+            "measurements": {
+                "matmul_flops": {"float32": {"1": 1e11, "2": 1.9e11}}, "memory_bandwidth": 2e10, "disk_read_rate": None,
+                "fresh_memory_rate": 1e9, "busy_cores": 0.0,
+            },
             "hardware": {
+                "host": "mill", "system": "Linux", "processor": HOSTILE, "cores": 2, "usable_threads": 2,
                 "simd": "AVX512", "fast_formats": ["avx512_bf16"], "caches_bytes": {"L2": 3 << 20}, "accelerators": [],
             },
         },
@@ -55,7 +60,7 @@ def _lines(num_steps: int, stages: dict[str, float]) -> list[dict[str, Any]]:
     lines, elapsed = [], 0.0
     for step in range(1, num_steps + 1):
         is_evaluated = step % 10 == 0
-        seconds = {**STAGES, "evaluation": 0.02 * is_evaluated, "checkpointing": 0.01 * is_evaluated, **stages}
+        seconds = {**STAGES, "evaluation": 0.02 * is_evaluated, "saving": 0.01 * is_evaluated, **stages}
         step_s = sum(seconds.values())
         elapsed += step_s + 0.0005
         line = {

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from headrace.report.blocks import Bar, Block, Chart, Paragraph, Pipeline, Quote, Section, Series, Stage, Table, Tiles
+from headrace.report.blocks import Bar, Block, Chart, Paragraph, Pipeline, Quote, Section, Series, Station, Table, Tiles
 from headrace.report.html import as_html
 from tests.report.run_folder import HOSTILE
 
@@ -17,7 +17,7 @@ BLOCKS: list[Block] = [
     Table([HOSTILE], [[HOSTILE]]),
     Chart(HOSTILE, HOSTILE, HOSTILE, [Series(HOSTILE, POINTS), Series(HOSTILE, POINTS, is_scatter=True)]),
     Bar(HOSTILE, [(HOSTILE, 1.0, HOSTILE), ("nothing", 0.0, "0%")]),
-    Pipeline([Stage(HOSTILE, [(HOSTILE, HOSTILE)], is_slow=True)]),
+    Pipeline([Station(HOSTILE, [(HOSTILE, HOSTILE)], is_slow=True)]),
     Quote(HOSTILE, HOSTILE),
 ]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ReportError
+from headrace.jobs.train import train
 from headrace.report import report
 from headrace.report.read import read_run
 from headrace.run.directory import RunFolder
-from headrace.run.pretraining import train
 from tests.conftest import make_text
 from tests.report.run_folder import HOSTILE, STAGES, write_run
 from tests.run.tiny_run import settings
@@ -110,8 +110,11 @@ def test_measured_scaling_is_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
     way = {"processes": 2, "threads": 1, "tokens_per_second": 1234.0, "speedup": 1.91, "expected_speedup": None}
     way |= {"efficiency_percent": 95.0, "memory_bytes_per_worker": 300 << 20, "aggregation_percent": 1.3}
+    way |= {"by": "processes", "cores": 2, "cpu_cores": 1.9}
+    scaling = {"cores": 2, "tokens_per_update": 4096, "sharding": "ddp", "measured": [way], "measured_at": "today"}
+    scaling |= {"all_reduce_bytes_per_second": 1e9}
     environment = json.loads((run / "environment.json").read_text())
-    (run / "environment.json").write_text(json.dumps({**environment, "scaling": {"measured": [way]}}))
+    (run / "environment.json").write_text(json.dumps({**environment, "scaling": scaling}))
     page = Tags(report([run]))
     assert all(figure in page.text for figure in ("2 x 1", "1,234", "1.91", "95%", "300.0 MiB", "1.3%")), page.text
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.jobs.generate import read_run_config
+from headrace.run.directory import read_run_config
 from tests.conftest import make_text
 from tests.data.tokens.tokenizer_kinds import kind_json
 from tests.run.tiny_run import settings

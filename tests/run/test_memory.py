@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headrace.errors import UsageError
+from headrace.jobs.train import train
 from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES
 from headrace.run import memory as recipe
 from headrace.run.config import Config, Layers
-from headrace.run.pretraining import train
 from headrace.training.execution import Execution
 from tests.conftest import make_text
 

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 import headrace as hr
 from headrace.data.batch import Batch
 from headrace.errors import CheckpointError, TrainingError, UsageError, WorkerError
-from headrace.run.pretraining import Pretraining, train
+from headrace.jobs.train import train
+from headrace.run.pretraining import Pretraining
 from headrace.training.loop import StepInfo
 from headrace.training.step import StepResult
 from tests.conftest import make_text

@@ -17,10 +17,11 @@ from safetensors.torch import load_file, save_file
 import headrace as hr
 from headrace.errors import CheckpointError, TrainingError
 from headrace.files import read_checked_json, write_checked_json
+from headrace.jobs.train import train
 from headrace.report import report
 from headrace.report.read import read_run
 from headrace.run.config import Layers
-from headrace.run.pretraining import Pretraining, train
+from headrace.run.pretraining import Pretraining
 from headrace.training.restore import file_hash
 from headrace.training.step import StepResult, TrainStep
 from tests.conftest import make_text

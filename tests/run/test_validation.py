@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headrace.jobs.generate import find_checkpoint
-from headrace.run.pretraining import Pretraining, train
+from headrace.jobs.train import train
+from headrace.run.pretraining import Pretraining
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 

@@ -18,7 +18,7 @@ from headrace.bench import tokenize as bench_tokenize
 from headrace.bench import train as bench_train
 from headrace.bench.peer import Result, bench_corpus, choose_peers
 from headrace.cli import display
-from headrace.cli.training import AsJson
+from headrace.cli.arguments import AsJson
 from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.errors import UsageError
 from headrace.machine.facts import environment

@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.training import AsJson
+from headrace.cli.arguments import AsJson
+from headrace.jobs.machine import machine as describe_machine
 from headrace.machine.contention import is_disturbed
 from headrace.machine.measure import BUSY_CORES
-from headrace.run.machine import know_machine
 from headrace.units import human_bytes
 
 UNKNOWN = "unknown"
@@ -25,7 +25,7 @@ def machine(
 ) -> None:
     """Show this machine and its measured peaks. It is measured once (a few seconds), then remembered."""
     with display.spinner("Measuring this machine"):
-        facts = know_machine(fresh).as_json()
+        facts = describe_machine(fresh)
     show_machine(facts)
     if as_json:
         typer.echo(json.dumps(facts))

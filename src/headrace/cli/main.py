@@ -1,4 +1,4 @@
-"""The command table. Each command parses, calls a recipe, and shows the result; `--json` prints it as the last line."""
+"""The command table. Each command parses, calls a job, and shows the result; `--json` prints it as the last line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 
 from headrace import __version__
 from headrace.cli import bench, display, machine, plan, report, scale, training, tune
+from headrace.cli.arguments import AsJson
 from headrace.cli.keys import describe_key
 from headrace.cli.streams import lost_output, steady_streams
 from headrace.data.cache.cache import Cache
@@ -21,13 +22,13 @@ from headrace.data.corpus.sources import DocumentKind, InvalidUtf8, MalformedLin
 from headrace.data.explain.description import describe
 from headrace.data.order.packing import PackingName
 from headrace.data.order.split import Part
-from headrace.data.prepare import prepare as prepare_corpus
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, SPEC_HELP
 from headrace.distributed.group import is_joined
 from headrace.distributed.launch import end_with_starter
 from headrace.errors import EXIT_STOPPED, HeadraceError, UsageError
 from headrace.jobs.inspect import explain_step
+from headrace.jobs.prepare import prepare as prepare_corpus
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override
@@ -44,11 +45,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
-
 
 class Stopped(BaseException):
-    """This process was asked to end: what is sealed stays, and the next start goes on from there."""
+    """A request to end this process: what is sealed stays, and the next start goes on from there."""
 
 
 def _version(value: bool) -> None:
@@ -113,7 +112,7 @@ def prepare(
     }
     paths, data = _data_config(paths or [], {name: value for name, value in options.items() if value is not None})
     with display.build_progress() as show:
-        cache = prepare_corpus(
+        summary = prepare_corpus(
             data.apply_options(as_sources(paths or standard_library())),
             data.tokenizer,
             data.cache_dir or None,
@@ -122,7 +121,6 @@ def prepare(
             memory_budget=data.memory_budget,
             on_progress=show.update,
         )
-    summary = describe(cache)
     summary["build"] = show.summary()
     display.show_description(summary)
     _finish(summary, as_json)
@@ -211,7 +209,7 @@ def _stop() -> NoReturn:
 
 
 def main() -> NoReturn:
-    """The entry point: user errors become one line and an exit code; a traceback means a bug of ours."""
+    """Run the command line: user errors become one line and an exit code; a traceback means a bug of ours."""
     steady_streams()
     on_stop_signals(_stop)
     end_with_starter()

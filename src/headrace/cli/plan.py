@@ -11,12 +11,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.training import Arguments, AsJson, Preset, gather
+from headrace.cli.arguments import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
+from headrace.instruments.prediction import Plan
+from headrace.instruments.proposal import Proposal
 from headrace.instruments.short_run import ShortRun
-from headrace.jobs.plan import Plan
 from headrace.jobs.plan import plan as make_plan
-from headrace.jobs.propose import Proposal, propose, write_plan
+from headrace.jobs.plan import plan_minutes
 from headrace.report.computing import flops_table
 from headrace.run.config import Config, Layers
 from headrace.units import human_bytes, human_count, human_time
@@ -54,12 +55,7 @@ def plan(
 
 
 def _propose(given: Layers, minutes: float, out: Path, as_json: bool) -> None:
-    if out.exists():
-        raise UsageError(f"{out}: exists already. Choose another --out.")
-    if not out.parent.is_dir():
-        raise UsageError(f"{out}: there is no such folder. Choose another --out.")
-    proposal = propose(given, minutes, show=_show_short_run)
-    write_plan(proposal, out)
+    proposal = plan_minutes(given, minutes, out, _show_short_run)
     show_proposal(proposal, out)
     if as_json:
         typer.echo(json.dumps({**proposal.as_json(), "out": str(out)}))

@@ -10,9 +10,8 @@ import typer
 from rich.markup import escape
 
 from headrace.cli import display
-from headrace.cli.training import AsJson
-from headrace.files import write_atomically
-from headrace.report import report as write_report
+from headrace.cli.arguments import AsJson
+from headrace.jobs.report import write_report
 
 
 def report(
@@ -24,9 +23,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write a page on a run: where the time and the memory went, and what would make it faster."""
-    text = write_report(runs, markdown)
-    path = out or runs[0] / ("report.md" if markdown else "report.html")
-    write_atomically(path, text.encode("utf-8", "replace"))
+    path = write_report(runs, markdown, out)
     display.out.print(f"{escape(str(path))}")
     if as_json:
         typer.echo(json.dumps({"report": str(path), "runs": [str(run) for run in runs]}))

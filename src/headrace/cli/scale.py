@@ -10,13 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.training import Arguments, AsJson, Preset, gather
-from headrace.distributed.cores import usable_cores
-from headrace.errors import UsageError
-from headrace.instruments.scaling import Scaling, Way, describe_disturbance, ways_to_scale
-from headrace.instruments.scaling import scale as measure
+from headrace.cli.arguments import Arguments, AsJson, Preset, gather
+from headrace.instruments.scaling import Way, describe_disturbance
+from headrace.jobs.scale import scale as measure
 from headrace.machine.contention import is_disturbed
-from headrace.run.remembered_scaling import remember_scaling
+from headrace.run.remembered_scaling import Scaling
 from headrace.units import human_bytes
 
 HEADINGS = ("", "tokens/s", "times", "expected", "efficiency", "memory", "cores", "waiting")
@@ -33,13 +31,8 @@ def scale(
 ) -> None:
     """Measure an update on 1 to all cores, by threads and by processes; `run.processes=auto` uses the result."""
     config = gather(arguments or [], preset, None, None).build()
-    usable = len(usable_cores())
-    if cores > usable:
-        raise UsageError(f"--cores {cores}: this process may use {usable}")
-    ways = ways_to_scale(cores or usable, config.training.batch_size)
-    with display.spinner(f"Measuring {len(ways)} ways, {repeats} times"):
-        result = measure(config, ways, steps, repeats)
-    remember_scaling(config, result.as_json(), result.taken_percent)
+    with display.spinner(f"Measuring threads and processes, {repeats} times each"):
+        result = measure(config, cores, steps, repeats)
     show_scaling(result)
     if as_json:
         typer.echo(json.dumps(result.as_json()))

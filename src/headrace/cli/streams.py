@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 class _SteadyFile(io.RawIOBase):
-    """The file behind a stream. When it cannot be written any more, what comes is dropped, and the reason is kept."""
+    """The file behind a stream. Once it cannot be written, output is dropped and the reason is kept."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -72,7 +72,7 @@ def steady_streams() -> None:
 
 
 def lost_output() -> OSError | None:
-    """Why results did not reach standard output, if they did not. A reader that has gone away did not want them."""
+    """Return why results did not reach standard output; None if they did, or if their reader has gone away."""
     if "stdout" not in _files:
         return None
     sys.stdout.flush()

@@ -4,73 +4,29 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from headrace.cli import display
+from headrace.cli.arguments import Arguments, AsJson, Preset, gather
 from headrace.cli.keys import describe_key, is_key
 from headrace.cli.progress import TrainingDisplay
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.group import is_joined
 from headrace.distributed.launch import launch
-from headrace.errors import EXIT_STOPPED, CheckpointError, UsageError
-from headrace.generation.decoding import Sampling
-from headrace.instruments.processes import best_processes
-from headrace.jobs.generate import load_model, read_checkpoint_config, read_run_config, stream_text
+from headrace.errors import EXIT_STOPPED
+from headrace.generation.sampling import Sampling
+from headrace.jobs.config import resolve
+from headrace.jobs.generate import load_model, stream_text
+from headrace.jobs.train import processes_to_start, run_to_the_end
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
 from headrace.models.network import Network
-from headrace.run.agreement import check_batch_size
-from headrace.run.config import Config, Layers, all_keys
-from headrace.run.config_files import is_override, parse_override, read_config_file
-from headrace.run.presets import PRESETS
 from headrace.run.pretraining import Pretraining
-from headrace.run.resume import split_checkpoint
-
-CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
-
-Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[CONFIG | CORPUS...] [KEY=VALUE...]", help="A config file, or text; then overrides."),
-]
-Preset = Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
-
-
-def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | None, fallback: str = "demo") -> Layers:
-    """Default < preset < file < key=value. `fallback`: the preset where nothing to learn from is given."""
-    layers = Layers()
-    files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
-    overrides = [a for a in arguments if is_override(a)]
-    corpus = [a for a in arguments if a not in files and a not in overrides]
-    if resume is not None:
-        folder, wanted = split_checkpoint(resume)
-        try:
-            layers.add(read_run_config(folder), f"{folder}/config.json")
-        except CheckpointError as problem:
-            checkpoint = folder / "checkpoints" / ("last" if wanted is True else str(wanted))
-            layers.add(read_checkpoint_config(checkpoint, problem), f"{checkpoint}/state.json")
-            display.err.print(f"{problem} Its configuration is taken from {checkpoint}.", markup=False)
-        layers.add({"run.out": str(folder.resolve()), "run.resume": wanted}, "--resume")
-    elif preset or not (files or corpus or any(text.startswith("data.sources=") for text in overrides)):
-        name = preset or fallback  # nothing to learn from was given: learn what is on this disk
-        if name and name not in PRESETS:
-            raise UsageError(f"--preset {name}: no such preset. Presets: {', '.join(PRESETS)}")
-        if name:
-            layers.add(PRESETS[name](), f"preset {name}")
-    for file in files:
-        layers.add(read_config_file(Path(file)), file)
-    if corpus:
-        layers.add({"data.sources": corpus}, "the command line")
-    if out is not None:
-        layers.add({"run.out": str(out)}, "--out")
-    for text in overrides:
-        key, value = parse_override(text)
-        layers.add({key: value}, text)
-    return layers
 
 
 def train(
@@ -88,50 +44,32 @@ def train(
     if force:
         layers.add({"run.force": True}, "--force")
     config = layers.build()
-    if not is_joined():
-        num_processes = _num_processes(config)
-        if num_processes > 1:
-            if resume is None:  # a run that goes on takes smaller micro-batches where it must
-                check_batch_size(config, num_processes)
-            raise typer.Exit(launch(num_processes, sys.argv[1:]))
+    is_measured = config.run.processes == "auto" and not is_joined()
+    with display.spinner("Measuring whether threads or processes are faster") if is_measured else nullcontext():
+        num_processes = processes_to_start(config, is_resumed=resume is not None, warn=display.show_warning)
+    if num_processes > 1:
+        raise typer.Exit(launch(num_processes, sys.argv[1:]))
     stop = _StopRequest()
     with Pretraining(config, stop.is_set) as pretraining:
         stop.listen()  # not before: until here there is nothing to save
-        if not pretraining.group.is_main:
-            _follow(pretraining)
-            return
-        if pretraining.finished:
+        is_main = pretraining.group.is_main
+        if pretraining.finished and is_main:
             display.err.print(pretraining.finished, markup=False)
-        else:
-            with TrainingDisplay(pretraining) as shown:
-                for info in pretraining.steps():
-                    shown.update(info)
-        run = pretraining.run
+        is_shown = is_main and not pretraining.finished
+        with TrainingDisplay(pretraining) if is_shown else nullcontext() as shown:
+            run = run_to_the_end(pretraining, [shown.update] if shown else [])
+    if is_main:
         display.show_run(run.as_json())
         if as_json:
             typer.echo(json.dumps(run.as_json()))
         if run.was_stopped:
             display.err.print(f"stopped and saved. Go on with: headrace train --resume {run.folder}")
-            raise typer.Exit(EXIT_STOPPED)
-
-
-def _num_processes(config: Config) -> int:
-    if config.run.processes != "auto":
-        return config.run.processes
-    with display.spinner("Measuring whether threads or processes are faster"):
-        return best_processes(config, display.show_warning)
-
-
-def _follow(pretraining: Pretraining) -> None:
-    """Train silently, as one of the processes that rank 0 speaks for."""
-    for _ in pretraining.steps():
-        pass
-    if pretraining.run.was_stopped:
+    if run.was_stopped:
         raise typer.Exit(EXIT_STOPPED)
 
 
 class _StopRequest:
-    """Signals ask the loop to finish its step and save; a second Ctrl-C ends the process at once."""
+    """A request by signal to finish the step and save; a second Ctrl-C ends the process at once."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -207,14 +145,8 @@ def config(
             typer.echo(json.dumps({one.name: asdict(one) for one in keys}))
         return
     layers = gather(arguments or [], preset, None, None)
-    resolved = layers.build()
-    values = _values(resolved)
-    for key in all_keys():
-        display.out.print(f"{key} = {json.dumps(values[key])}", markup=False, end="")
-        display.out.print(f"  [dim]{escape(layers.origins.get(key, 'default'))}[/]")
+    for key, (value, origin) in resolve(layers).items():
+        display.out.print(f"{key} = {json.dumps(value)}", markup=False, end="")
+        display.out.print(f"  [dim]{escape(origin)}[/]")
     if as_json:
-        typer.echo(json.dumps({"config": resolved.model_dump(), "origins": layers.origins}))
-
-
-def _values(resolved: Config) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in resolved.model_dump().items() for key, value in keys.items()}
+        typer.echo(json.dumps({"config": layers.build().model_dump(), "origins": layers.origins}))

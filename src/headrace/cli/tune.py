@@ -7,22 +7,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.training import Arguments, AsJson, Preset, gather
+from headrace.cli.arguments import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
-from headrace.files import write_atomically
-from headrace.jobs.generate import read_run_config
-from headrace.jobs.tune import DEFAULT_MINUTES, Finding, Tuning
+from headrace.instruments.ladder import Finding, Tuning
+from headrace.jobs.tune import DEFAULT_MINUTES, check_may_write, write_tuned, write_tuning
 from headrace.jobs.tune import tune as run_trials
 from headrace.run.config import Layers
 from headrace.run.config_files import parse_override
+from headrace.run.directory import read_run_config
 from headrace.units import human_bytes
 
-HEADER = "# Written by headrace tune"
 DEFAULT_OUT = Path("tuned.yaml")
 
 
@@ -46,19 +44,19 @@ def tune(
     out = out or DEFAULT_OUT
     layers = gather(arguments or [], preset, None, None) if run is None else _of_run(run, arguments or [], preset)
     if apply:
-        _check_may_write(out)
+        check_may_write(out)
     with display.spinner("Tuning") as show:
         result = run_trials(layers.build(), minutes, show)
     show_tuning(result)
     if result.gain.percent and not apply:
         display.out.print("--apply writes the configuration with the marked ones")
     if apply:
-        _write(out, result)
+        write_tuned(out, result)
         display.out.print(f"written: {escape(str(out))}. Train it with: headrace train {escape(str(out))}")
     if run is not None:
-        write_atomically(run / "tune.json", json.dumps(result.as_json(), indent=1).encode())
+        write_tuning(run, result)
     if as_json:
-        typer.echo(json.dumps({**result.as_json(), "config": str(out) if apply else None}))
+        typer.echo(json.dumps({**result.record().model_dump(), "config": str(out) if apply else None}))
 
 
 def _of_run(run: Path, arguments: list[str], preset: str) -> Layers:
@@ -71,22 +69,6 @@ def _of_run(run: Path, arguments: list[str], preset: str) -> Layers:
         key, value = parse_override(text)
         layers.add({key: value}, text)
     return layers
-
-
-def _check_may_write(out: Path) -> None:
-    """Refuse to overwrite a file that this command did not write."""
-    if not out.parent.is_dir() or out.is_dir():
-        raise UsageError(f"{out}: not a place for a file. Choose another --out.")
-    if out.exists() and not out.read_text(errors="replace").startswith(HEADER):
-        raise UsageError(f"{out}: exists, and was not written by headrace tune. Choose another --out.")
-
-
-def _write(out: Path, result: Tuning) -> None:
-    """Write the given configuration with the changes that were taken."""
-    values = result.tuned.model_dump(exclude_defaults=True, exclude={"run"})
-    gain = f"{result.gain.percent:+.0f}% tokens/s" if result.gain.percent else "nothing was clearly faster"
-    text = f"{HEADER}: {gain}.\n{yaml.safe_dump(values, sort_keys=False)}"
-    write_atomically(out, text.encode())
 
 
 def show_tuning(result: Tuning) -> None:

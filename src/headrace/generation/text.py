@@ -1,4 +1,4 @@
-"""Tokens become text as they come: with their context, and no character before it is whole."""
+"""Turning tokens into text as they come: decoded in their context, and no character before it is whole."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class TextStream:
         self._tokenizer = tokenizer
         self._ids = list(prompt)
         self._context = 0
-        """Where the tokens begin that are decoded as context of the new ones."""
+        """Index of the first token that is decoded as context of the new ones."""
         self._shown = len(prompt)
-        """How many tokens have been given out as text."""
+        """Number of tokens that have been returned as text."""
 
     def add(self, token: int) -> str:
-        """Take the next token; return what text it completes, which is nothing inside a character of several tokens."""
+        """Add a token; return the text that it completes, which is none inside a character of several tokens."""
         if token == self._tokenizer.end_of_text_id or token >= self._tokenizer.vocab_size:
             return ""
         self._ids.append(token)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from headrace.distributed.cores import usable_cores
+from headrace.errors import CheckpointError
 from headrace.instruments.scaling import Way, describe_disturbance, scale, ways_for_all
 from headrace.machine.contention import is_disturbed
 from headrace.run.config import Config, RunConfig
-from headrace.run.remembered_scaling import remember_scaling, remembered_scaling
+from headrace.run.directory import read_run_config
+from headrace.run.remembered_scaling import Scaling, remember_scaling, remembered_scaling
 
 
 def best_processes(config: Config, warn: Callable[[str], None] = lambda text: None) -> int:
@@ -28,21 +28,21 @@ def best_processes(config: Config, warn: Callable[[str], None] = lambda text: No
     speeds = _known_speeds(remembered_scaling(config))
     if not speeds.keys() >= set(ways):
         scaling = scale(config, ways, num_steps=1, num_repeats=2)
-        remember_scaling(config, scaling.as_json(), scaling.taken_percent)
+        remember_scaling(config, scaling)
         if is_disturbed(scaling.taken_percent):
             warn(describe_disturbance(scaling))
-        speeds = _known_speeds(scaling.as_json())
+        speeds = _known_speeds(scaling)
     return max(ways, key=lambda way: speeds[way]).processes
 
 
 def _recorded_processes(run: RunConfig) -> int | None:
+    """Return the number of processes that a run directory says its run had; None where it does not say."""
     try:
-        saved = json.loads((Path(run.out) / "config.json").read_text(encoding="utf-8"))
-        return int(saved["run"]["processes"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return int(read_run_config(Path(run.out))["run"]["processes"])
+    except (CheckpointError, ValueError, KeyError, TypeError):
         return None
 
 
-def _known_speeds(scaling: dict[str, Any] | None) -> dict[Way, float]:
-    measured = scaling["measured"] if scaling else []
-    return {Way(way["processes"], way["threads"]): way["tokens_per_second"] for way in measured}
+def _known_speeds(scaling: Scaling | None) -> dict[Way, float]:
+    measured = scaling.measured if scaling else []
+    return {Way(way.processes, way.threads): way.tokens_per_second for way in measured}

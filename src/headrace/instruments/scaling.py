@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.distributed.cores import usable_cores
@@ -20,7 +20,7 @@ from headrace.instruments.rehearsal import quick_execution
 from headrace.machine.contention import is_disturbed
 from headrace.perf.scaling import Step, expect
 from headrace.run.config import Config
-from headrace.run.remembered_scaling import FORMAT, vocabulary_of
+from headrace.run.remembered_scaling import Measured, Scaling, vocabulary_of
 from headrace.training.autotune import default_micro_batch
 
 TIMEOUT_S = 600.0
@@ -40,56 +40,6 @@ class Way:
     @property
     def by(self) -> str:
         return "processes" if self.processes > 1 else "threads"
-
-
-@dataclass
-class Measured:
-    """The result of one way, as medians over all its updates."""
-
-    by: str
-    cores: int
-    processes: int
-    threads: int
-    tokens_per_second: float
-    speedup: float
-    """Speed as a multiple of the first way's, which is usually one core."""
-    efficiency_percent: float
-    memory_bytes_per_worker: int
-    cpu_cores: float
-    """Processor time over wall time, all workers together."""
-    aggregation_percent: float | None
-    """Share of the time spent waiting for gradients; None with one process, and where it is not known."""
-    taken_percent: float | None = None
-    """Share of the processor time that the workers wanted and other programs had; None where it is not known."""
-    expected_speedup: float | None = None
-    """Prediction of perf/scaling.py from the step of one core and the measured all-reduce; only for processes."""
-
-
-@dataclass
-class Scaling:
-    """The results of all ways, as `scale --json` prints them."""
-
-    cores: int
-    tokens_per_update: int
-    sharding: str
-    measured: list[Measured]
-    all_reduce_bytes_per_second: float | None
-    measured_at: str
-    failures: list[str] = field(default_factory=list)
-    """Which ways could not be measured, and why."""
-
-    @property
-    def taken_percent(self) -> float:
-        """The largest share that other programs took of any way."""
-        return max((way.taken_percent or 0.0 for way in self.measured), default=0.0)
-
-    @property
-    def best(self) -> Measured:
-        """The fastest way; among equals the one with fewer processes, which takes less memory."""
-        return max(self.measured, key=lambda way: (way.tokens_per_second, -way.processes))
-
-    def as_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self), "best": asdict(self.best)}
 
 
 def ways_to_scale(num_cores: int, batch_size: int) -> list[Way]:

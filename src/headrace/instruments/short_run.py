@@ -14,6 +14,7 @@ from headrace.data.cache.byte_counts import bytes_per_id
 from headrace.perf.loss_law import Exposure
 from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
+from headrace.stages import PAUSES
 from headrace.training.autotune import default_micro_batch
 
 UNEVEN_STEPS = 3  # at the start: fresh memory
@@ -68,7 +69,7 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
             seen = next(pretraining.loader).targets.astype(np.int64)
             bytes_per_token = float(bytes_per_id(pretraining.loader.cache)[seen].mean())
     run, counts = pretraining.run, pretraining.counts
-    working = [info.step_s - info.seconds["evaluation"] - info.seconds["checkpointing"] for info in steps]
+    working = [info.update_s for info in steps]
     loss = run.validation_bits_per_byte
     if loss is None:  # nothing is kept for validation
         loss = (run.train_loss or 0.0) / math.log(2) / bytes_per_token
@@ -76,6 +77,6 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
     vocab_size = pretraining.config.model.vocab_size
     exposure = Exposure(counts.num_parameters, vocab_size, run.tokens, train_bytes / bytes_per_token, bytes_per_token)
     step_s = median(working[UNEVEN_STEPS:] or working)
-    evaluation_s = run.seconds["evaluation"] + run.seconds["checkpointing"]
+    evaluation_s = sum(run.seconds[stage] for stage in PAUSES)
     seconds_per_token = step_s / training.batch_size / training.max_length
     return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, resolved.precision, resolved.matmul)

@@ -1,4 +1,4 @@
-"""Look into a token cache: what it holds, whether it is whole, and where any batch comes from."""
+"""Inspect: where the batches of a token cache come from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from headrace.data.loader import Loader
 
 
 def explain_step(cache: Cache, step: int, **loader_options: Any) -> list[dict[str, Any]]:
-    """Where the rows of a step come from."""
+    """Return where each row of a step comes from."""
     with Loader(cache, prefetch_batches=0, **loader_options) as loader:
         return [asdict(trace) for trace in loader.explain(step)]

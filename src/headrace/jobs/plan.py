@@ -1,307 +1,59 @@
-"""Plan: what a run will cost in time, memory and disk, told before it starts."""
+"""Plan: what a run will cost before it starts, or what to run in a given time."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
+import yaml
 
-from headrace.data.cache.cache import Cache
-from headrace.data.cache.open import default_cache_dir
-from headrace.data.config import DataConfig
-from headrace.data.corpus.segments import plan_segments
-from headrace.data.corpus.sources import Source
-from headrace.data.loader import Loader
-from headrace.instruments.rehearsal import FEW_LAYERS, quick_execution, rehearse, rehearse_few_layers, warm_up
-from headrace.machine.allocator import keep_freed_memory
-from headrace.machine.device import best_device
-from headrace.machine.facts import memory_bytes
-from headrace.machine.hardware import available_memory_bytes, disk_of
-from headrace.machine.measure import BUSY_CORES
-from headrace.models.counts import count
-from headrace.perf.flops import Work, count_work, least_traffic
-from headrace.perf.memory import MemoryParts
-from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
-from headrace.run.config import Config
-from headrace.run.corpus import expected_vocabulary, training_sources
-from headrace.run.machine import Machine, know_machine
-from headrace.run.memory import count_memory, remedies
-from headrace.run.pretraining import DEFAULT_MINUTES
-from headrace.training.execution import Execution
-from headrace.training.optimizers.assignment import state_bytes, update_flops
-
-ASSUMED_BYTES_PER_TOKEN = 3.5
-EVALUATIONS = 10  # of a run, if nothing is said
-TIMED_BATCHES = 8
-CHECKPOINTS_AT_ONCE = 3  # last, best, and the one being written
-LARGEST_REHEARSAL = 0.5  # of the free memory
-# What choosing, instruments, samples and checkpoints leave behind in the process of a run, beyond a rehearsal: 33 to
-# 102 MiB on five presets (docs/LOG.md).
-LEFT_BEHIND_BYTES = 65 << 20
-
-
-@dataclass
-class Plan:
-    """Also what `plan --json` prints."""
-
-    work: Work
-    execution: Execution
-    step_seconds: dict[str, float] | None
-    """None: too large to rehearse on this machine."""
-    tokens_per_second: float | None
-    step_s: float | None
-    """Of an update, or of its data where that takes longer."""
-    data_s: float | None
-    """To make a batch, by all workers, while the one before is trained on. None: not known."""
-    evaluation_s: float | None
-    """Of one evaluation; there are ten in a run unless training.evaluate_every says otherwise."""
-    epoch_s: float | None
-    total_s: float | None
-    """With evaluations; without samples and checkpoints."""
-    total_steps: int | None
-    memory: MemoryParts
-    free_memory_bytes: int
-    corpus_bytes: int
-    corpus_tokens: int
-    cache_bytes: int
-    checkpoint_bytes: int
-    free_disk_bytes: int
-    """Where the run would be written."""
-    bound: Bound
-    assumptions: list[str] = field(default_factory=list)
-    remedies: list[str] = field(default_factory=list)
-    """What would make it fit, if it does not."""
-
-    @property
-    def headroom_bytes(self) -> int:
-        """Negative: this much is missing."""
-        return self.free_memory_bytes - self.memory.total
-
-    @property
-    def fits(self) -> bool:
-        return self.headroom_bytes >= 0
-
-    def as_json(self) -> dict[str, Any]:
-        values = {key: value for key, value in asdict(self).items() if key not in ("work", "memory")}
-        counts = self.work.counts
-        return {
-            "parameters": counts.num_parameters,
-            "parameters_by_part": counts.parameters,
-            "flops_by_part": self.work.flops,
-            "memory_bytes": self.memory.total,
-            "memory_by_part": self.memory.as_dict(),
-            "headroom_bytes": self.headroom_bytes,
-            "fits": self.fits,
-            **values,
-        }
+from headrace.errors import UsageError
+from headrace.instruments.prediction import Plan, predict_run
+from headrace.instruments.proposal import Proposal, propose
+from headrace.instruments.short_run import ShortRun
+from headrace.run.config import Config, Layers
+from headrace.units import human_count
 
 
 def plan(config: Config) -> Plan:
-    """Predict a run: a few seconds, nothing written but the remembered machine."""
-    config = config.model_copy(deep=True)
-    keeps_memory = keep_freed_memory() and best_device().type == "cpu"
-    if config.training.threads:
-        torch.set_num_threads(config.training.threads)
-    warm_up()
-    runtime_bytes = memory_bytes()
-    machine = know_machine()
-    free = available_memory_bytes() + runtime_bytes
-    assumptions = list(_left_out(config, machine))
-    corpus = _complete(config, assumptions)
-    model, training = config.model, config.training
-    work = count_work(
-        model,
-        training.max_length,
-        training.batch_size * training.max_length,
-        update_flops(model, training.optimizer),
-        training.gradient_checkpointing,
-    )
-    execution, rehearsal, footprint = _rehearse(config, free, assumptions)
-    if footprint is not None and not keeps_memory:  # what is given back is not seen
-        footprint = replace(footprint, grown_bytes=None)
-    memory = _memory(config, execution, runtime_bytes, footprint)
-    seconds = rehearsal.step_seconds(model.num_layers, training.batch_size) if rehearsal else None
-    step_s = sum(seconds.values()) if seconds else None
-    data_s = None if corpus.cache is None else _time_loader(config, corpus.cache)
-    if step_s is not None and data_s is not None:
-        step_s = max(step_s, data_s)
-    steps_per_epoch = corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.max_length
-    evaluation_s = _evaluation_seconds(config, seconds, corpus.tokens)
-    total_s, total_steps = _total(config, step_s, evaluation_s, steps_per_epoch)
-    result = Plan(
-        work=work,
-        execution=execution,
-        step_seconds=seconds,
-        tokens_per_second=training.batch_size * training.max_length / step_s if step_s else None,
-        step_s=step_s,
-        data_s=data_s,
-        evaluation_s=evaluation_s,
-        epoch_s=step_s * steps_per_epoch if step_s else None,
-        total_s=total_s,
-        total_steps=total_steps,
-        memory=memory,
-        free_memory_bytes=free,
-        corpus_bytes=corpus.num_bytes,
-        corpus_tokens=corpus.tokens,
-        cache_bytes=corpus.tokens * (2 if model.vocab_size <= 1 << 16 else 4),
-        checkpoint_bytes=CHECKPOINTS_AT_ONCE * (memory.weights + state_bytes(work.counts, training.optimizer)),
-        free_disk_bytes=int(disk_of(Path(config.run.out or "."))["free_bytes"]),
-        bound=_bound(machine, work, config, memory, execution, seconds, data_s),
-        assumptions=assumptions,
-    )
-    if not result.fits:
-
-        def needed_bytes(changed: Config, how: Execution) -> int:
-            return count_memory(changed, how, memory.runtime).total
-
-        result.remedies = list(remedies(config, execution, needed_bytes, free))
-    return result
+    """Predict speed, time, memory and disk of a run; takes a few seconds."""
+    return predict_run(config)
 
 
-@dataclass(frozen=True)
-class _Corpus:
-    num_bytes: int
-    tokens: int
-    cache: Cache | None
-    """None: it is not tokenised yet."""
+def plan_minutes(
+    given: Layers, minutes: float, out: Path, show: Callable[[ShortRun], None] = lambda _: None
+) -> Proposal:
+    """Propose what to run in a given time, and write it as a configuration file."""
+    if out.exists():
+        raise UsageError(f"{out}: exists already. Choose another --out.")
+    if not out.parent.is_dir():
+        raise UsageError(f"{out}: there is no such folder. Choose another --out.")
+    proposal = propose(given, minutes, show)
+    write_plan(proposal, out)
+    return proposal
 
 
-def _left_out(config: Config, machine: Machine) -> Iterator[str]:
-    """What the config asks for and the prediction does without."""
-    if best_device().type != "cpu":
-        yield "the memory of the processor: that of an accelerator is not predicted"
-    if config.training.memory_budget:
-        yield "no training.memory_budget: to stay below it, training may choose smaller micro-batches and checkpointing"
-    if config.training.compile:
-        yield "no training.compile: it is rehearsed without"
-    if config.run.processes != 1:
-        yield "one process: `headrace scale` measures what several give"
-    if machine.measurements.busy_cores > BUSY_CORES:
-        yield "the peaks of a busy machine: `headrace machine --fresh` measures them again"
+def write_plan(proposal: Proposal, path: Path) -> None:
+    """Write the whole configuration as YAML, which `headrace train` takes; never over another file."""
+    values = proposal.config.model_dump(exclude={"run"})
+    values["data"]["sources"] = [_absolute(source) for source in values["data"]["sources"]]
+    exposure = proposal.prospect.exposure
+    lines = [
+        f"Proposed by headrace plan --minutes {proposal.minutes:g}: {human_count(exposure.parameters)} parameters,"
+        f" about {human_count(exposure.tokens)} tokens, expected {proposal.prospect.bits_per_byte:.2f} bits per byte.",
+        *(f"Assumed: {text}." for text in proposal.assumptions),
+    ]
+    text = "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(values, sort_keys=False)
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path}: exists already. Choose another --out.") from None
+    except OSError as problem:
+        raise UsageError(f"{path}: cannot be written ({problem.strerror}).") from None
 
 
-def _complete(config: Config, assumptions: list[str]) -> _Corpus:
-    """Fill in the vocabulary and the context; tell what is known of the corpus."""
-    model, data = config.model, config.data
-    sources = training_sources(config)
-    spec = data.tokenizer or f"bpe:{model.vocab_size or 4096}"
-    cache = _finished_cache(sources, spec, data)
-    if not model.vocab_size:
-        model.vocab_size = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec)
-        if cache is None and not spec.startswith("bpe:"):
-            assumptions.append(f"a vocabulary of {model.vocab_size:,} tokens: the tokenizer is not there yet")
-    model.context = model.context or config.training.max_length
-    if cache is not None:
-        return _Corpus(cache.num_bytes, cache.num_tokens, cache)
-    num_bytes = sum(segment.nbytes for segment in plan_segments(sources))
-    per_token = 1.0 if spec in ("byte", "char") else ASSUMED_BYTES_PER_TOKEN
-    assumptions.append(f"{per_token:g} bytes a token, and no wait for them: the corpus is not tokenised yet")
-    return _Corpus(num_bytes, int(num_bytes / per_token), None)
-
-
-def _time_loader(config: Config, cache: Cache) -> float:
-    """Seconds that the workers together take for a batch of the tokenised corpus."""
-    data, training = config.data, config.training
-    size, length = training.batch_size, training.max_length
-    with Loader(cache, size, length, prefetch_batches=0, packing=data.packing, shuffle=data.shuffle) as loader:
-        next(loader)  # finds its place
-        began = time.perf_counter()
-        for _ in range(TIMED_BATCHES):
-            next(loader)
-        return (time.perf_counter() - began) / TIMED_BATCHES / max(1, data.num_workers)
-
-
-def _evaluation_seconds(config: Config, seconds: dict[str, float] | None, corpus_tokens: int) -> float | None:
-    """Of a forward pass, a third of forward and backward, over the tokens to evaluate on."""
-    if seconds is None:
-        return None
-    training = config.training
-    tokens = config.data.validation_fraction * corpus_tokens
-    tokens = min(tokens, training.evaluation_tokens or tokens)
-    return seconds["forward and backward"] / 3 * tokens / (training.batch_size * training.max_length)
-
-
-def _finished_cache(sources: list[Source], spec: str, data: DataConfig) -> Cache | None:
-    folder = data.cache_dir
-    path = Path(folder) if folder else default_cache_dir(sources, spec, data.special_tokens_in_text)
-    if not Cache.is_cache(path):
-        return None
-    cache = Cache.open(path)
-    return cache if cache.is_complete else None
-
-
-def _rehearse(
-    config: Config, free: int, assumptions: list[str]
-) -> tuple[Execution, Rehearsal | None, Footprint | None]:
-    """None for what cannot be measured without crowding the machine."""
-    model, training = config.model, config.training
-    few = model.model_copy(update={"num_layers": min(FEW_LAYERS, model.num_layers)})
-    if 5 * 4 * count(few, training.max_length).num_parameters > LARGEST_REHEARSAL * free:
-        assumptions.append("too large to rehearse here: speed is unknown, activations and fragmentation are estimated")
-        return Execution.from_config(training), None, None
-    execution = quick_execution(model, training)
-    if not training.micro_batch_size:
-        assumptions.append(f"micro-batches of {execution.micro_batch_size}; training measures which is fastest")
-    if count_memory(config, execution, memory_bytes()).total > LARGEST_REHEARSAL * free:
-        assumptions.append("too large to rehearse whole: fragmentation is estimated")
-        return execution, *rehearse_few_layers(model, training, execution)
-    return execution, *rehearse(model, training, execution)
-
-
-def _memory(config: Config, execution: Execution, runtime_bytes: int, footprint: Footprint | None) -> MemoryParts:
-    """By count, and what was measured where it was."""
-    if footprint is None:
-        return count_memory(config, execution, runtime_bytes + LEFT_BEHIND_BYTES)
-    runtime_bytes = footprint.runtime_bytes + LEFT_BEHIND_BYTES
-    parts = count_memory(config, execution, runtime_bytes, footprint.activation_bytes_per_token)
-    if footprint.grown_bytes is None:
-        return parts
-    counted = parts.total - parts.fragmentation - parts.loader - parts.runtime
-    return replace(parts, fragmentation=max(0, footprint.grown_bytes - counted))
-
-
-def _total(
-    config: Config, step_s: float | None, evaluation_s: float | None, steps_per_epoch: float
-) -> tuple[float | None, int | None]:
-    """Seconds and steps until the first limit is reached."""
-    training = config.training
-    steps = [float(training.max_steps)] if training.max_steps else []
-    if training.num_epochs:
-        steps.append(training.num_epochs * steps_per_epoch)
-    minutes = training.max_minutes or (0 if steps else DEFAULT_MINUTES)
-    if step_s is None or evaluation_s is None:
-        return (60 * minutes if minutes and not steps else None), (int(min(steps)) if steps else None)
-    every = training.evaluate_every
-    per_step, fixed = (step_s + evaluation_s / every, 0.0) if every else (step_s, EVALUATIONS * evaluation_s)
-    if minutes:
-        steps.append((60 * minutes - fixed) / per_step)
-    number = max(1.0, min(steps))
-    seconds = number * per_step + fixed
-    return min(seconds, 60 * minutes) if minutes else seconds, int(number)
-
-
-def _bound(
-    machine: Machine,
-    work: Work,
-    config: Config,
-    memory: MemoryParts,
-    execution: Execution,
-    seconds: dict[str, float] | None,
-    data_s: float | None,
-) -> Bound:
-    if seconds is None:
-        return Bound("unknown", "too large to rehearse on this machine")
-    training, step_s = config.training, sum(seconds.values())
-    if data_s is not None and data_s > step_s:
-        return Bound(
-            "data", f"its workers take {1e3 * data_s:,.1f} ms for a batch, computing takes {1e3 * step_s:,.1f}"
-        )
-    micro_batches = training.batch_size // max(1, execution.micro_batch_size)
-    kept = micro_batches * memory.activations
-    traffic = sum(least_traffic(work, micro_batches, kept, memory.optimizer).values())
-    peak = machine.measurements.peak_flops(execution.precision, torch.get_num_threads())
-    return find_bound(sum(work.timed_flops.values()), traffic, step_s, peak, machine.measurements.memory_bandwidth)
+def _absolute(source: Any) -> Any:
+    """Return a source that is found from any folder."""
+    return str(Path(source).resolve()) if isinstance(source, str) else source

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.perf.breakdown import COMPUTE, NEAR_PEAK_PERCENT, Share
+from headrace.perf.breakdown import NEAR_PEAK_PERCENT, Share
+from headrace.stages import COMPUTING, Stage
 
 LEAST_GAIN_PERCENT = 1.0
 
@@ -47,8 +48,8 @@ def advise(
 
 def _between_steps(share: Mapping[str, float], steps_between: Mapping[str, int | None]) -> Iterator[Advice]:
     for stage, key, title in (
-        ("evaluation", "training.evaluate_every", "Evaluate half as often"),
-        ("checkpointing", "training.save_every", "Save half as often"),
+        (Stage.EVALUATION, "training.evaluate_every", "Evaluate half as often"),
+        (Stage.SAVING, "training.save_every", "Save half as often"),
     ):
         steps, percent = steps_between.get(stage), share.get(stage, 0.0)
         if steps is not None:
@@ -59,7 +60,7 @@ def _between_steps(share: Mapping[str, float], steps_between: Mapping[str, int |
 def _within_steps(
     share: Mapping[str, float], percent_of_peak: float | None, settings: Mapping[str, Any]
 ) -> Iterator[Advice]:
-    waiting, updating = share.get("data wait", 0.0), share.get("optimizer", 0.0)
+    waiting, updating = share.get(Stage.DATA_WAIT, 0.0), share.get(Stage.OPTIMIZER, 0.0)
     why = f"steps wait for data {waiting:.1f}% of the time"
     yield Advice("data.num_workers", "Prepare the corpus first, or raise data.num_workers", _gain(waiting), False, why)
     if batch := settings.get("batch_size"):
@@ -67,12 +68,12 @@ def _within_steps(
         why = f"the optimizer takes {updating:.1f}% of the time"
         yield Advice("training.batch_size", title, _gain(updating / 2), True, why)
     if settings.get("gradient_checkpointing"):
-        saved = share.get("backward", 0.0) / 3  # the recomputed forward pass
+        saved = share.get(Stage.BACKWARD, 0.0) / 3  # the recomputed forward pass
         key, why = "training.gradient_checkpointing", "the blocks' forward pass is computed twice"
         yield Advice(key, f"If memory allows: {key}=false", _gain(saved), False, why)
     size = settings.get("micro_batch_size", 0)
     if percent_of_peak is not None and 0 < percent_of_peak < NEAR_PEAK_PERCENT and size < settings.get("batch_size", 0):
-        computing = sum(share.get(stage, 0.0) for stage in COMPUTE)
+        computing = sum(share.get(stage, 0.0) for stage in COMPUTING)
         saved = computing * (1 - percent_of_peak / NEAR_PEAK_PERCENT)
         why = f"computing reaches {percent_of_peak:.0f}% of the measured peak; {NEAR_PEAK_PERCENT:.0f}% is usual"
         key = "training.micro_batch_size"

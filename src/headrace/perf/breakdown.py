@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Stages that count as one: what makes one of them faster makes the other faster, too.
-COMPUTE = ("forward", "backward")
+from headrace.stages import COMPUTING, Stage
+
 NEAR_PEAK_PERCENT = 60.0
-TAKEN_PERCENT = 25.0  # of the processor time that a run wanted: beyond this, other programs explain its speed
-REMEDIES = {
-    "data wait": "Prepare the corpus first, raise data.num_workers or data.prefetch_batches, or use a faster disk.",
-    "aggregation": "Take larger batches (fewer updates for the same tokens), fewer processes with more threads each,"
-    " or a faster network between them.",
-    "optimizer": "Take larger batches (fewer updates for the same tokens), or training.optimizer=adamw.",
-    "evaluation": "Evaluate less often (training.evaluate_every, in steps), or on fewer training.evaluation_tokens.",
-    "checkpointing": "Save less often (training.save_every, in steps), or to a faster disk.",
-    "other": "This is the cost of logging, hooks and Python between the stages; make each step larger.",
+TAKEN_PERCENT = 25.0  # of the processor time that a run wanted: beyond this, what others do explains its speed
+REMEDIES: dict[str, str] = {
+    Stage.DATA_WAIT: "Prepare the corpus first, raise data.num_workers or data.prefetch_batches, or use a faster disk.",
+    Stage.AGGREGATION: "Take larger batches (fewer updates for the same tokens), fewer processes with more threads"
+    " each, or a faster network between them.",
+    Stage.OPTIMIZER: "Take larger batches (fewer updates for the same tokens), or training.optimizer=adamw.",
+    Stage.EVALUATION: "Evaluate less often (training.evaluate_every, in steps), or on fewer tokens"
+    " (training.evaluation_tokens).",
+    Stage.SAVING: "Save less often (training.save_every, in steps), or to a faster disk.",
+    Stage.OTHER: "This is the cost of logging, hooks and Python between the stages; make each step larger.",
 }
 
 
@@ -35,11 +36,11 @@ def break_down(seconds: Mapping[str, float], wall_s: float | None = None) -> lis
     >>> [(share.stage, share.percent) for share in break_down({"forward": 3.0, "backward": 6.0}, wall_s=10.0)]
     [('forward', 30.0), ('backward', 60.0), ('other', 10.0)]
     """
-    stages = {stage: value for stage, value in seconds.items() if stage != "other"}
+    stages = {stage: value for stage, value in seconds.items() if stage != Stage.OTHER}
     known = sum(stages.values())
-    other = seconds.get("other", 0.0) if wall_s is None else max(0.0, wall_s - known)
+    other = seconds.get(Stage.OTHER, 0.0) if wall_s is None else max(0.0, wall_s - known)
     total = max(known + other, 1e-9)
-    return [Share(stage, value, 100 * value / total) for stage, value in {**stages, "other": other}.items()]
+    return [Share(stage, value, 100 * value / total) for stage, value in {**stages, Stage.OTHER: other}.items()]
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,15 @@ def find_bottleneck(
     >>> find_bottleneck(shares, 40.0).name
     'data wait'
     """
-    percents = {share.stage: share.percent for share in shares if share.stage not in COMPUTE}
-    computing = sum(share.percent for share in shares if share.stage in COMPUTE)
+    percents = {share.stage: share.percent for share in shares if share.stage not in COMPUTING}
+    computing = sum(share.percent for share in shares if share.stage in COMPUTING)
     if taken_percent is not None and taken_percent >= TAKEN_PERCENT:
         return Bottleneck(
             "processor taken by others",
             f"other programs had the processor for {taken_percent:.0f}% of the time in which this run wanted it",
             "End them, move the run to a quiet machine, or give it fewer threads (training.threads).",
         )
-    worst = max(percents, key=lambda stage: percents[stage], default="other")
+    worst = max(percents, key=lambda stage: percents[stage], default=Stage.OTHER)
     if computing >= percents.get(worst, 0.0):
         return _computing(computing, percent_of_peak)
     evidence = f"{worst} takes {percents[worst]:.1f}% of the time, computing {computing:.1f}%"

@@ -37,12 +37,12 @@ def median(ordered: Sequence[float]) -> float:
     return ordered[len(ordered) // 2] if ordered else 0.0
 
 
-def wait_share(wait_s: float, step_s: float) -> float:
-    """Return the percent of one step that was spent waiting for its batch.
+def wait_percent(wait_s: float, step_s: float) -> float:
+    """Return the percentage of one step that was spent waiting for its batch: at most 100.
 
-    It is at most 100: another process may have waited before the step began.
+    Of several processes the one that waited longest counts, which may have begun before the step of this one.
 
-    >>> wait_share(0.01, 0.1), wait_share(0.2, 0.1)
+    >>> wait_percent(0.01, 0.1), wait_percent(0.2, 0.1)
     (10.0, 100.0)
     """
     return min(100.0, 100 * wait_s / max(step_s, 1e-9))

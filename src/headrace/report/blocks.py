@@ -54,7 +54,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Station:
     name: str
     figures: Sequence[tuple[str, str]]
     is_slow: bool = False
@@ -64,7 +64,7 @@ class Stage:
 class Pipeline:
     """Stages in the order in which text flows through them."""
 
-    stages: Sequence[Stage]
+    stages: Sequence[Station]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from headrace.perf.memory import room_for
 from headrace.perf.roofline import Point, attainable, roofline_points
 from headrace.report.blocks import Bar, Block, Chart, Paragraph, Series, Table
 from headrace.report.read import RunRecord
+from headrace.run.remembered_scaling import Scaling
 from headrace.training.optimizers.assignment import state_bytes
 from headrace.units import human_bytes, human_count, human_percent, human_rate
 
@@ -52,21 +53,19 @@ def flops_table(work: Work, title: str = "matrix FLOPs of an update") -> Table:
 
 
 def _points(run: RunRecord) -> list[Point]:
-    bandwidth, peak = run.environment.get("memory_bandwidth"), run.peak_flops
-    per_token = run.environment.get("activation_bytes_per_token")
+    bandwidth, peak = run.environment.memory_bandwidth, run.peak_flops
+    per_token = run.environment.activation_bytes_per_token
     if not bandwidth or not peak or per_token is None:
         return []
     kept = per_token * run.tokens_per_step
-    traffic = least_traffic(
-        run.work, run.num_micro_batches, kept, state_bytes(run.work.counts, run.training["optimizer"])
-    )
+    traffic = least_traffic(run.work, run.num_micro_batches, kept, state_bytes(run.work.counts, run.training.optimizer))
     seconds = {stage: value / len(run.metrics) for stage, value in run.seconds.items()}
     return roofline_points(run.work.timed_flops, traffic, seconds, peak, bandwidth)
 
 
 def _roof(run: RunRecord, scatter: list[Series]) -> Series:
     """Return the two roofs, from left of the first point to right of the last."""
-    peak, bandwidth = float(run.peak_flops or 0), float(run.environment["memory_bandwidth"])
+    peak, bandwidth = float(run.peak_flops or 0), float(run.environment.memory_bandwidth or 0)
     intensities = [series.points[0][0] for series in scatter]
     ridge = peak / bandwidth
     ends = (min([*intensities, ridge]) / 3, ridge, max([*intensities, ridge]) * 3)
@@ -77,7 +76,7 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
     """Show memory by part, the measured peak, and the headroom."""
     blocks: list[Block] = []
     for run in runs:
-        parts = run.environment.get("memory_parts")
+        parts = run.environment.memory_parts
         total, peak = run.machine_memory_bytes, run.peak_memory_bytes
         if parts:
             bars = [(name, float(size), human_bytes(size)) for name, size in parts.items()]
@@ -87,7 +86,7 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
         rows.append(["memory of the machine", "unknown" if total is None else human_bytes(total)])
         blocks.append(Table([run.name if len(runs) > 1 else "part", "bytes"], rows))
         if parts and total is not None:
-            growing = parts["activations"] + parts.get("fragmentation", 0)
+            growing = parts.get("activations", 0) + parts.get("fragmentation", 0)
             blocks.append(Paragraph(_room(run, growing, 0.9 * total / run.num_processes - peak)))
     return blocks
 
@@ -97,7 +96,7 @@ def _room(run: RunRecord, growing: int, free: float) -> str:
     if free <= 0:
         return "No headroom: this run takes more than 90% of the machine's memory."
     factor = room_for(growing, free)
-    now, most = run.training["micro_batch_size"], run.training["batch_size"] // run.num_processes
+    now, most = run.training.micro_batch_size, run.training.batch_size // run.num_processes
     size = min(most, int(factor * now))
     use = f"micro-batches of {size:,} sequences instead of {now:,}, or " if size > now else ""
     each = "" if run.num_processes == 1 else " for each process"
@@ -109,31 +108,31 @@ def _room(run: RunRecord, growing: int, free: float) -> str:
 
 def scaling(runs: Sequence[RunRecord]) -> list[Block]:
     """Show measured updates by threads and processes, and matrix products by threads."""
-    blocks = [Table(SCALING_HEADINGS, _updates(run)) for run in runs if run.environment.get("scaling")]
+    blocks = [Table(SCALING_HEADINGS, _updates(run.environment.scaling)) for run in runs if run.environment.scaling]
     return [*blocks, *_products(runs)]
 
 
-def _updates(run: RunRecord) -> list[list[str]]:
+def _updates(scaling: Scaling) -> list[list[str]]:
     return [
         [
-            f"{way['processes']} x {way['threads']}",
-            f"{way['tokens_per_second']:,.0f}",
-            f"{way['speedup']:.2f}",
-            "" if way["expected_speedup"] is None else f"{way['expected_speedup']:.2f}",
-            human_percent(way["efficiency_percent"]),
-            human_bytes(way["memory_bytes_per_worker"]),
-            "" if way["aggregation_percent"] is None else human_percent(way["aggregation_percent"]),
+            f"{way.processes} x {way.threads}",
+            f"{way.tokens_per_second:,.0f}",
+            f"{way.speedup:.2f}",
+            "" if way.expected_speedup is None else f"{way.expected_speedup:.2f}",
+            human_percent(way.efficiency_percent),
+            human_bytes(way.memory_bytes_per_worker),
+            "" if way.aggregation_percent is None else human_percent(way.aggregation_percent),
         ]
-        for way in run.environment["scaling"]["measured"]
+        for way in scaling.measured
     ]
 
 
 def _products(runs: Sequence[RunRecord]) -> list[Block]:
-    machine = next((run.environment["machine"] for run in runs if run.environment.get("machine")), None)
+    machine = next((run.environment.machine for run in runs if run.environment.machine), None)
     if machine is None:
         return [Paragraph("Not measured. `headrace scale` measures updates on 1 to all cores.")]
     rows: list[list[str]] = []
-    for precision, rates in sorted(machine["measurements"]["matmul_flops"].items()):
-        base = rates[min(rates, key=int)]
-        rows += [[precision, n, human_rate(rates[n]), f"{rates[n] / base:.2f}"] for n in sorted(rates, key=int)]
+    for precision, rates in sorted(machine.measurements.matmul_flops.items()):
+        base = rates[min(rates)]
+        rows += [[precision, str(n), human_rate(rates[n]), f"{rates[n] / base:.2f}"] for n in sorted(rates)]
     return [Table(["matrix products", "threads", "rate", "times one thread"], rows)]

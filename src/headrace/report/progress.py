@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any
 
 from headrace.perf import speed
 from headrace.report.blocks import Block, Chart, Paragraph, Series, Table
 from headrace.report.read import RunRecord
+from headrace.run.records import StepRecord
 from headrace.units import human_percent, human_time
 
 MAX_POINTS = 160
 TABLE_ROWS = 12
 
-Value = Callable[[RunRecord, dict[str, Any]], float | None]
+Value = Callable[[RunRecord, StepRecord], float | None]
 
 
 def thin(points: Sequence[tuple[float, float]], most: int = MAX_POINTS) -> list[tuple[float, float]]:
@@ -34,55 +33,45 @@ def over_steps(
     """Return a chart with one line for each run."""
     lines = []
     for run in runs:
-        points = [(float(line["step"]), y) for line in run.metrics if (y := value(run, line)) is not None]
+        points = [(float(line.step), y) for line in run.metrics if (y := value(run, line)) is not None]
         lines.append(Series(f"{run.name}{suffix}", thin(points)))
     return Chart(title, "step", label, [line for line in lines if line.points], starts_at_zero=starts_at_zero)
 
 
 def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
     """Show loss, throughput, learning rate and gradient norm over steps."""
-    loss = over_steps(runs, "Loss", "nats per token", lambda _, line: line["loss"], ", training", False)
-    validation = over_steps(runs, "", "", lambda _, line: line.get("validation_loss"), ", validation")
+    loss = over_steps(runs, "Loss", "nats per token", lambda _, line: line.loss, ", training", False)
+    validation = over_steps(runs, "", "", lambda _, line: line.validation_loss, ", validation")
     both = Chart(loss.title, loss.x_label, loss.y_label, [*loss.series, *validation.series])
-    rate = over_steps(runs, "Learning rate", "", lambda _, line: line["learning_rate"])
+    rate = over_steps(runs, "Learning rate", "", lambda _, line: line.learning_rate)
     throughput = over_steps(runs, "Throughput", "tokens/s while training", _training_rate)
-    norm = over_steps(runs, "Gradient norm", "", lambda _, line: None if line.get("skipped") else line["gradient_norm"])
-    skipped = [(run.name, sum(bool(line.get("skipped")) for line in run.metrics)) for run in runs]
+    norm = over_steps(runs, "Gradient norm", "", lambda _, line: None if line.skipped else line.gradient_norm)
+    skipped = [(run.name, sum(line.skipped for line in run.metrics)) for run in runs]
     notes = [Paragraph(f"{name}: {number} update(s) skipped: not finite.") for name, number in skipped if number]
     return [both, throughput, rate, norm, *notes]
 
 
-def _training_rate(run: RunRecord, line: dict[str, Any]) -> float:
-    """Return the throughput of a step without evaluation and saving, which would hide the rest."""
-    pauses = line["seconds"].get("evaluation", 0.0) + line["seconds"].get("checkpointing", 0.0)
-    return speed.tokens_per_second(run.tokens_per_step, line["step_s"] - pauses)
+def _training_rate(run: RunRecord, line: StepRecord) -> float:
+    """Return the throughput of a step without evaluation and saving, which come rarely and would hide the rest."""
+    return speed.tokens_per_second(run.tokens_per_step, line.update_s)
 
 
 def data_wait(runs: Sequence[RunRecord]) -> list[Block]:
     """Show and grade the share of each step that was spent waiting for its batch."""
-
-    def share(_: RunRecord, line: dict[str, Any]) -> float:
-        return speed.wait_share(line["seconds"]["data wait"], line["step_s"])
-
     grades = [
         Paragraph(f"{run.name}: {human_percent(wait)} of a step (median), {speed.data_wait_grade(wait)}.", is_key=True)
         for run in runs
         for wait in [run.data_wait_percent]
     ]
-    depth = over_steps(runs, "Batches ready", "batches", lambda _, line: line.get("queue_depth"))
-    return [*grades, over_steps(runs, "Data wait", "% of the step", share), depth]
+    depth = over_steps(runs, "Batches ready", "batches", lambda _, line: line.queue_depth)
+    return [*grades, over_steps(runs, "Data wait", "% of the step", lambda _, line: line.data_wait_percent), depth]
 
 
 def cpu_use(runs: Sequence[RunRecord]) -> list[Block]:
     """Show the cores that were busy, over steps and on average."""
     lines = []
     for run in runs:
-        timed = [line for line in run.metrics if "cpu_s" in line]
-        points = [
-            (float(after["step"]), _per_second(before, after, "cpu_s"))
-            for before, after in pairwise(timed)
-            if after["cpu_s"] >= before["cpu_s"]  # a resumed run counts from zero again
-        ]
+        points = [(float(step), cpu_s / max(elapsed_s, 1e-3)) for step, cpu_s, elapsed_s in run.cpu_intervals]
         if points:
             lines.append(Series(run.name, thin(points, 60)))
     means = [
@@ -92,15 +81,11 @@ def cpu_use(runs: Sequence[RunRecord]) -> list[Block]:
     return [*means, Chart("Processor use", "step", "cores", lines, starts_at_zero=True)] if lines else [*means]
 
 
-def _per_second(before: dict[str, Any], after: dict[str, Any], key: str) -> float:
-    return float((after[key] - before[key]) / max(after["elapsed_s"] - before["elapsed_s"], 1e-3))
-
-
 def loss_table(runs: Sequence[RunRecord]) -> list[Block]:
     """Show losses in figures, at some evaluations and by source."""
     blocks: list[Block] = []
     for run in runs:
-        evaluated = [line for line in run.metrics if line.get("validation_loss") is not None]
+        evaluated = [line for line in run.metrics if line.validation_loss is not None]
         chosen = evaluated or run.metrics
         every = -(-len(chosen) // TABLE_ROWS)
         lines = [run.metrics[0], *chosen[every - 1 :: every], chosen[-1]]
@@ -114,14 +99,14 @@ def loss_table(runs: Sequence[RunRecord]) -> list[Block]:
     return blocks
 
 
-def _row(line: dict[str, Any]) -> list[str]:
-    validation, bits = line.get("validation_loss"), line.get("validation_bits_per_byte")
+def _row(line: StepRecord) -> list[str]:
+    validation, bits = line.validation_loss, line.validation_bits_per_byte
     return [
-        f"{line['step']:,}",
-        human_time(line["elapsed_s"]),
-        "not finite" if line["loss"] is None else f"{line['loss']:.4f}",
+        f"{line.step:,}",
+        human_time(line.elapsed_s),
+        "not finite" if line.loss is None else f"{line.loss:.4f}",
         "" if validation is None else f"{validation:.4f}",
         "" if bits is None else f"{bits:.3f}",
-        f"{line['learning_rate']:.2e}",
-        f"{line['tokens_per_second']:,.0f}" if "tokens_per_second" in line else "",
+        f"{line.learning_rate:.2e}",
+        "" if line.tokens_per_second is None else f"{line.tokens_per_second:,.0f}",
     ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from headrace.perf import speed
 from headrace.perf.advice import advise
-from headrace.report.blocks import Bar, Block, Paragraph, Pipeline, Quote, Section, Stage, Table, Tiles
+from headrace.report.blocks import Bar, Block, Paragraph, Pipeline, Quote, Section, Station, Table, Tiles
 from headrace.report.computing import flops_and_roofline, memory, scaling
 from headrace.report.progress import cpu_use, data_wait, loss_progression, loss_table
 from headrace.report.read import RunRecord
+from headrace.run.records import FindingRecord
+from headrace.stages import COMPUTING, PAUSES, Stage
 from headrace.units import human_bytes, human_count, human_percent, human_rate, human_time
 
 NOT_KNOWN = "unknown"
@@ -61,7 +62,7 @@ def _tiles(run: RunRecord) -> list[tuple[str, str, str]]:
     return [
         ("tokens/s", f"{rate:,.0f}", f"{human_count(run.tokens)} tokens in {human_time(run.elapsed_s)}"),
         ("of measured peak", human_percent(run.percent_of_peak), f"peak {human_rate(run.peak_flops)}"),
-        ("training loss", _loss(run.last("loss")), f"{_loss(run.metrics[0]['loss'])} at the start"),
+        ("training loss", _loss(run.last("loss")), f"{_loss(run.metrics[0].loss)} at the start"),
         (
             "validation loss",
             NOT_KNOWN if validation is None else f"{validation:.4f}",
@@ -69,13 +70,17 @@ def _tiles(run: RunRecord) -> list[tuple[str, str, str]]:
         ),
         ("data wait", human_percent(wait), speed.data_wait_grade(wait)),
         ("peak memory", human_bytes(run.peak_memory_bytes), f"of {_machine_memory(run)}"),
-        ("processor", NOT_KNOWN if cores is None else f"{cores:.1f} cores", f"{run.training['threads']} threads"),
-        ("parameters", human_count(run.work.counts.num_parameters), f"{run.metrics[-1]['step']:,} steps"),
+        ("processor", NOT_KNOWN if cores is None else f"{cores:.1f} cores", f"{run.training.threads} threads"),
+        ("parameters", human_count(run.work.counts.num_parameters), f"{run.metrics[-1].step:,} steps"),
     ]
 
 
 def _loss(value: float | None) -> str:
     return NOT_KNOWN if value is None else f"{value:.4f}"
+
+
+def _known(value: object) -> str:
+    return NOT_KNOWN if value is None else str(value)
 
 
 def _machine_memory(run: RunRecord) -> str:
@@ -116,23 +121,23 @@ def _measured_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
     """Return a row for each change that `headrace tune --run` found to be faster."""
     return [
         (
-            found["gain_percent"],
+            found.gain_percent or 0.0,
             [
-                ", ".join(f"{key}={value}" for key, value in found["changes"].items()),
-                f"measured: {found['gain_percent']:.1f}% ± {found['spread_percent']:.1f}",
-                "yes" if found["changes_result"] else "no",
-                found["note"] or "tried by headrace tune, on top of what it took before",
+                ", ".join(f"{key}={value}" for key, value in found.changes.items()),
+                f"measured: {found.gain_percent:.1f}% ± {found.spread_percent or 0.0:.1f}",
+                "yes" if found.changes_result else "no",
+                found.note or "tried by headrace tune, on top of what it took before",
             ],
         )
         for found in _measured(run)
-        if found["gain_percent"] > found["spread_percent"]
+        if (found.gain_percent or 0.0) > (found.spread_percent or 0.0)
     ]
 
 
 def _predicted_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
     """Return a row for each gain that the breakdown predicts and nobody has measured."""
-    known = {key for found in _measured(run) for key in found["changes"]}
-    often = {stage: run.steps_between(stage) for stage in ("evaluation", "checkpointing")}
+    known = {key for found in _measured(run) for key in found.changes}
+    often: dict[str, int | None] = {stage: run.steps_between(stage) for stage in PAUSES}
     return [
         (
             advice.gain_percent,
@@ -143,14 +148,15 @@ def _predicted_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
                 advice.why,
             ],
         )
-        for advice in advise(run.shares, run.percent_of_peak, run.training, often)
+        for advice in advise(run.shares, run.percent_of_peak, run.training.model_dump(), often)
         if advice.key not in known
     ]
 
 
-def _measured(run: RunRecord) -> list[dict[str, Any]]:
+def _measured(run: RunRecord) -> list[FindingRecord]:
     """Return the findings of `headrace tune --run` that have a figure."""
-    return [found for found in (run.tuning or {}).get("findings", []) if found["gain_percent"] is not None]
+    findings = run.tuning.findings if run.tuning else []
+    return [found for found in findings if found.gain_percent is not None]
 
 
 def pipeline(runs: Sequence[RunRecord]) -> list[Block]:
@@ -158,54 +164,54 @@ def pipeline(runs: Sequence[RunRecord]) -> list[Block]:
     return _for_each(runs, lambda run: Pipeline(_stages(run)))
 
 
-def _stages(run: RunRecord) -> list[Stage]:
-    corpus, data, last = run.corpus, run.config["data"], run.metrics[-1]
+def _stages(run: RunRecord) -> list[Station]:
+    corpus, data, last = run.corpus, run.config.data, run.metrics[-1]
     per_step = {share.stage: share.seconds / len(run.metrics) for share in run.shares}
     slow = run.bottleneck.name
-    depths = [line["queue_depth"] for line in run.metrics if "queue_depth" in line]
-    loader_cpu = last.get("loader_cpu_s")
+    depths = [line.queue_depth for line in run.metrics if line.queue_depth is not None]
+    loader_cpu = last.loader_cpu_s
     text, tokens = [("text", NOT_KNOWN)], []
     if corpus:
-        text = [("text", human_bytes(corpus["bytes"])), ("documents", f"{corpus['documents']:,}")]
-        tokens = [("tokens", human_count(corpus["tokens"])), ("bytes a token", f"{corpus['bytes_per_token']:.2f}")]
+        text = [("text", human_bytes(corpus.bytes)), ("documents", f"{corpus.documents:,}")]
+        tokens = [("tokens", human_count(corpus.tokens)), ("bytes a token", f"{corpus.bytes_per_token:.2f}")]
     queue = [
-        ("depth", f"{sum(depths) / len(depths):.1f} of {last['queue_limit']}" if depths else NOT_KNOWN),
-        ("buffer", human_bytes(last["buffered_bytes"]) if "buffered_bytes" in last else NOT_KNOWN),
+        ("depth", f"{sum(depths) / len(depths):.1f} of {last.queue_limit}" if depths else NOT_KNOWN),
+        ("buffer", NOT_KNOWN if last.buffered_bytes is None else human_bytes(last.buffered_bytes)),
         ("wait", human_percent(run.data_wait_percent)),
     ]
-    computing = per_step.get("forward", 0.0) + per_step.get("backward", 0.0)
-    evaluated = run.steps_between("evaluation")
+    computing = sum(per_step.get(stage, 0.0) for stage in COMPUTING)
+    evaluated = run.steps_between(Stage.EVALUATION)
     return [
-        Stage("Corpus", text),
-        Stage("Tokenizer", [("kind", str(data["tokenizer"])), *tokens]),
-        Stage(
+        Station("Corpus", text),
+        Station("Tokenizer", [("kind", data.tokenizer), *tokens]),
+        Station(
             "Workers",
             [
-                ("threads", str(data["num_workers"])),
+                ("threads", str(data.num_workers)),
                 ("processor", NOT_KNOWN if loader_cpu is None else f"{loader_cpu:.2f} s in all"),
             ],
         ),
-        Stage("Queue", queue, slow == "data wait"),
-        Stage(
+        Station("Queue", queue, slow == Stage.DATA_WAIT),
+        Station(
             "Forward and backward",
             [
-                ("micro-batches", f"{run.num_micro_batches}, of {run.training['micro_batch_size']} sequences"),
+                ("micro-batches", f"{run.num_micro_batches}, of {run.training.micro_batch_size} sequences"),
                 ("a step", _milliseconds(computing)),
             ],
             slow.startswith("computing"),
         ),
-        Stage(
+        Station(
             "Optimizer",
-            [("kind", str(run.training["optimizer"])), ("a step", _milliseconds(per_step.get("optimizer", 0.0)))],
-            slow == "optimizer",
+            [("kind", run.training.optimizer), ("a step", _milliseconds(per_step.get(Stage.OPTIMIZER, 0.0)))],
+            slow == Stage.OPTIMIZER,
         ),
-        Stage(
+        Station(
             "Evaluation, checkpoints",
             [
-                ("a step", _milliseconds(per_step.get("evaluation", 0.0) + per_step.get("checkpointing", 0.0))),
+                ("a step", _milliseconds(sum(per_step.get(stage, 0.0) for stage in PAUSES))),
                 ("evaluated", "never" if evaluated is None else f"every {evaluated:,} steps"),
             ],
-            slow in ("evaluation", "checkpointing"),
+            slow in PAUSES,
         ),
     ]
 
@@ -243,23 +249,25 @@ def corpus(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def _corpus_facts(run: RunRecord) -> dict[str, str]:
-    facts = {"tokenizer": str(run.config["data"]["tokenizer"])}
+    facts = {"tokenizer": run.config.data.tokenizer}
     if run.corpus:
-        c, cut = run.corpus, run.corpus["chunking"]
+        c, cut = run.corpus, run.corpus.chunking
         facts |= {
-            "vocabulary": f"{c['tokenizer']['vocab_size']:,} tokens",
-            "text": human_bytes(c["bytes"]),
-            "tokens": f"{c['tokens']:,} ({c['bytes_per_token']:.2f} bytes each)",
-            "documents": f"{c['documents']:,}",
-            "document length (least, mean, most)": f"{cut['shortest']:,} / {cut['mean']:,.0f} / {cut['longest']:,}",
-            "packing": f"{cut['packing']}, sequences of {cut['sequence_length']:,}",
-            "sequences": f"{cut['sequences_after']:,}",
-            "documents split": f"{cut['documents_split']:,}",
-            "padding": f"{cut['padding']:,} places ({cut['fill_percent']:.2f}% filled)",
+            "vocabulary": f"{c.tokenizer.vocab_size:,} tokens",
+            "text": human_bytes(c.bytes),
+            "tokens": f"{c.tokens:,} ({c.bytes_per_token:.2f} bytes each)",
+            "documents": f"{c.documents:,}",
+            "document length (least, mean, most)": f"{cut.shortest:,} / {cut.mean:,.0f} / {cut.longest:,}",
+            "packing": f"{cut.packing}, sequences of {cut.sequence_length:,}",
+            "sequences": f"{cut.sequences_after:,}",
+            "documents split": f"{cut.documents_split:,}",
+            "padding": f"{cut.padding:,} places ({cut.fill_percent:.2f}% filled)",
         }
-        facts |= {f"noticed: {kind.replace('_', ' ')}": f"{number:,}" for kind, number in c["noticed"].items()}
+        facts |= {f"noticed: {kind.replace('_', ' ')}": f"{number:,}" for kind, number in c.noticed.items()}
     if run.ledger:
-        ledger = {key: sum(part[key] for part in run.ledger) for key in ("trained", "carried", "dropped", "tokens")}
+        ledger = {
+            key: sum(getattr(part, key) for part in run.ledger) for key in ("trained", "carried", "dropped", "tokens")
+        }
         facts["a pass: trained + carried + dropped"] = (
             f"{ledger['trained']:,} + {ledger['carried']:,} + {ledger['dropped']:,} = {ledger['tokens']:,}"
         )
@@ -269,13 +277,13 @@ def _corpus_facts(run: RunRecord) -> dict[str, str]:
 
 def _hardware(run: RunRecord) -> dict[str, str]:
     """Return the facts that `headrace machine` had found before the run."""
-    hardware = (run.environment.get("machine") or {}).get("hardware")
-    bandwidth = run.environment.get("memory_bandwidth")
+    hardware = run.environment.machine.hardware if run.environment.machine else None
+    bandwidth = run.environment.memory_bandwidth
     facts = {"memory bandwidth": f"{bandwidth / 1e9:,.1f} GB/s"} if bandwidth else {}
     if hardware:
-        caches = ", ".join(f"{name} {human_bytes(size)}" for name, size in hardware["caches_bytes"].items())
-        facts |= {"SIMD": " ".join([hardware["simd"], *hardware["fast_formats"]]), "caches": caches or NOT_KNOWN}
-        facts["accelerators"] = ", ".join(hardware["accelerators"]) or "none"
+        caches = ", ".join(f"{name} {human_bytes(size)}" for name, size in hardware.caches_bytes.items())
+        facts |= {"SIMD": " ".join([hardware.simd, *hardware.fast_formats]), "caches": caches or NOT_KNOWN}
+        facts["accelerators"] = ", ".join(hardware.accelerators) or "none"
     return facts
 
 
@@ -291,21 +299,22 @@ def samples(runs: Sequence[RunRecord]) -> list[Block]:
 
 def configuration(runs: Sequence[RunRecord]) -> list[Block]:
     """Show machines and configurations; values that differ between runs come first."""
-    keys = sorted({(section, key) for run in runs for section, values in run.config.items() for key in values})
-    rows = []
-    for section, key in keys:
-        values = [str(run.config.get(section, {}).get(key, NOT_KNOWN)) for run in runs]
-        rows.append([f"{section}.{key}", *values])
+    configs = [run.config.model_dump() for run in runs]
+    rows = [
+        [f"{section}.{key}", *(str(config[section][key]) for config in configs)]
+        for section, values in sorted(configs[0].items())
+        for key in sorted(values)
+    ]
     rows.sort(key=lambda row: len(set(row[1:])) == 1)
     machine = [
-        [name, *(str(run.environment.get(name, NOT_KNOWN)) for run in runs)]
+        [name, *(_known(getattr(run.environment, name)) for run in runs)]
         for name in ("processor", "cores", "threads", "platform", "python")
     ]
     machine.append(["memory", *map(_machine_memory, runs)])
     machine.append(["measured peak", *(human_rate(run.peak_flops) for run in runs)])
     machine += [[name, *(_hardware(run).get(name, NOT_KNOWN) for run in runs)] for name in HARDWARE]
-    for package in sorted({name for run in runs for name in run.environment.get("versions", {})}):
-        versions = (run.environment.get("versions", {}).get(package, NOT_KNOWN) for run in runs)
+    for package in sorted({name for run in runs for name in run.environment.versions}):
+        versions = (run.environment.versions.get(package, NOT_KNOWN) for run in runs)
         machine.append([package, *versions])
     headings = ["", *(run.name for run in runs)]
     return [Table(headings, machine), Table(headings, rows)]

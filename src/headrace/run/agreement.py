@@ -1,4 +1,4 @@
-"""Checks that several processes can train one network together: divisible batches, equal settings and corpora."""
+"""Checks of what several processes must have in common before they train one network together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_same_config(config: Config, group: Group) -> None:
 
 
 def check_same_corpus(loader_state: dict[str, object], group: Group) -> None:
-    """Check that all processes have opened the same corpus."""
+    """Check that all processes read the same text in the same order."""
     _check_same(canonical_json(loader_state), group, "the corpus")
 
 

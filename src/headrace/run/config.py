@@ -16,32 +16,32 @@ from headrace.training.config import TrainingConfig
 
 
 class RunConfig(BaseModel):
-    """Where results go, and in how many processes."""
+    """Where the results of a run go, and the processes that compute it."""
 
     model_config = ConfigDict(
         extra="forbid", validate_assignment=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     out: str = ""
-    """The run directory; empty: runs/ and the time."""
+    """The run directory; empty: one below runs/ named by the time."""
     resume: bool | Annotated[str, Field(pattern=r"^(auto|last|best|step-\d{8,})$")] = False
     """true: continue from the last checkpoint, an error without a run. auto: continue if the run directory has a
     checkpoint, else begin. best or step-00000100: continue from that checkpoint; later steps are done again."""
     force: bool = False
-    """Start even where the memory that is free is predicted not to be enough."""
+    """Start even if the free memory is predicted to be too little."""
     processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = 1
     """Processes on this machine that train together; auto: as many as are measured to be fastest, each with its share
-    of the cores. torchrun's number, under torchrun. For the command line: from Python, start by torchrun."""
+    of the cores. Under torchrun, its number of processes; from Python, start several processes by torchrun."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
     """ddp: every process has the whole model. fsdp: each has its piece of the model and of the optimizer's state."""
     timeout_seconds: float = Field(default=300, gt=0, le=10_000_000)
-    """How long a process waits for the others before it gives up."""
+    """Seconds that a process waits for the others before it gives up."""
     tensorboard: bool = False
     """Write TensorBoard event files too (needs the extra `tensorboard`)."""
 
 
 class Config(BaseModel):
-    """Everything that a run depends on."""
+    """The whole configuration of a run."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,13 +65,13 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 @dataclass
 class Layers:
-    """Values by dotted key, the later layers over the earlier, each with where it was set."""
+    """Layers of values by dotted key, later ones over earlier ones, each value with its origin."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
     def add(self, values: dict[str, Any], origin: str) -> None:
-        """A mapping of sections (nested) or of dotted keys."""
+        """Add a layer: a mapping of sections to keys, or of dotted keys."""
         for key, value in _flatten(values, origin).items():
             name = ALIASES.get(key, key)
             if name not in all_keys():
@@ -122,7 +122,7 @@ def all_keys() -> list[str]:
 
 
 def is_text(key: str) -> bool:
-    """Tell whether a key takes text as it is written; `[]` stands for the items of a list.
+    """Return whether a key takes text as it is written; `[]` stands for the items of a list.
 
     >>> is_text("training.prompt"), is_text("data.sources[].path"), is_text("training.seed")
     (True, True, False)

@@ -41,7 +41,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def is_override(argument: str) -> bool:
-    """Tell `key=value` from a path, which may have an equals sign in it: year=2024/*.txt."""
+    """Return whether an argument is `key=value` rather than a path with an equals sign in it: year=2024/*.txt."""
     if "=" not in argument or os.path.exists(argument):
         return False
     return bool(re.match(r"\w+\.\w+=", argument)) or not re.search(r"[/*?\[]", argument)

@@ -1,4 +1,4 @@
-"""The text of a configuration: prepared once for all processes, and read by loaders for training and validation."""
+"""The text that a configuration names: prepared once for all processes, and opened for training and validation."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
 from headrace.distributed.group import Group
 from headrace.errors import UsageError
 from headrace.run.config import Config
+from headrace.training.evaluate import Evaluator
+from headrace.training.execution import Execution
+
+LEAST_VALIDATION_TOKENS = 32  # a loss on fewer says nothing
 
 
 def training_sources(config: Config) -> list[Source]:
@@ -94,6 +98,21 @@ def open_validation(config: Config, training_cache: Cache) -> Loader | None:
         split="validation" if _is_split(config) else "all",
         tokenizer=training_cache.tokenizer,
         **common,
+    )
+
+
+def open_evaluator(config: Config, training_cache: Cache, execution: Execution) -> tuple[Evaluator | None, str]:
+    """Return what evaluates a run, or None and, where a person should know why there is none, the reason."""
+    loader = open_validation(config, training_cache)
+    if loader is None:
+        return None, ""
+    with loader:
+        evaluator = Evaluator(loader, config.training.evaluation_tokens, execution)
+    if evaluator.num_tokens >= LEAST_VALIDATION_TOKENS:
+        return evaluator, ""
+    return None, (
+        f"no validation: {evaluator.num_tokens} tokens are too few, so the best checkpoint is the last one. Give"
+        " more text, a larger data.validation_fraction, or data.validation_sources."
     )
 
 

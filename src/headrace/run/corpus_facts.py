@@ -1,4 +1,4 @@
-"""What a run trains on, as far as it is known at any moment: nothing here waits for text to be tokenised."""
+"""Facts about the corpus of a run, as far as they are known at any moment: nothing here waits for tokenising."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """The run directory: one living process writes it, and a killed one leaves it readable.
 
-config.json         the resolved configuration
-environment.json    versions, machine, measured peak, how steps are computed
-metrics.jsonl       one object per step
+config.json         the resolved configuration (run/config.py)
+environment.json    versions, machine, measured peak, how steps are computed (run/records.py: Environment)
+metrics.jsonl       one object per step (run/records.py: StepRecord)
 samples.txt         sampled text before training and at each evaluation
-corpus.json         tokenisation and chunking statistics
-ledger.json         what became of every token of a pass
-summary.json        the end result
+corpus.json         tokenisation and chunking statistics (data/explain/description.py)
+ledger.json         what became of every token of a pass (data/explain/ledger.py)
+summary.json        the end result (run/records.py: Run)
 tune.json           what `headrace tune --run` measured
 tensorboard/        event files, if asked for
 run.lock            held by the process that trains here; means nothing when nobody holds it
-checkpoints/        see training/checkpoint.py
+checkpoints/        see training/checkpoint.py, and for their state.json run/records.py: CheckpointState
 """
 
 from __future__ import annotations
@@ -23,35 +23,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from headrace.errors import HeadraceError, TrainingError
+from pydantic import ValidationError
+
+from headrace.errors import CheckpointError, HeadraceError, TrainingError
 from headrace.files import refuse_links, temporary_beside, without_nan, write_atomically, writing_failed
 from headrace.locks import is_held, take_lock
+from headrace.run.config import Config
+from headrace.run.records import Environment, Record, StepRecord, upgraded_config
 
 LOCK = "run.lock"
 # Everything else is replaced as a whole, which leaves alone what a link leads to.
 WRITTEN_IN_PLACE = (LOCK, "metrics.jsonl", "samples.txt", "tensorboard", "checkpoints")
 
+Kind = TypeVar("Kind", bound=Record)
+
 
 @dataclass
 class History:
-    """What is known of a run before it goes on."""
+    """The part of a run that was done before it was resumed."""
 
     losses: list[float] = field(default_factory=list)
-    """Of every update that was not skipped."""
+    """Losses of the updates that were not skipped."""
     validation_loss: float | None = None
-    """The newest."""
+    """Newest validation loss."""
     validation_bits_per_byte: float | None = None
     first_sample: str = ""
     last_sample: str = ""
 
 
 class RunFolder:
-    """Where a run is written."""
+    """The run directory, for the process that writes it."""
 
     def __init__(self, out: str) -> None:
-        """An empty name makes a new folder below runs/, named by the time."""
+        """Choose the directory: the given one, or where none is given one below runs/ named by the time."""
         self.path = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
         refuse_links(self.path, WRITTEN_IN_PLACE)
 
@@ -61,7 +67,7 @@ class RunFolder:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a living process trains here."""
+        """Return whether a living process trains here."""
         return is_held(self.path / LOCK)
 
     @property
@@ -87,49 +93,53 @@ class RunFolder:
         finally:
             lock.release()
 
-    def begin(self, config: dict[str, Any], environment: dict[str, Any], step: int) -> None:
+    def begin(self, config: Config, environment: Environment, step: int) -> None:
         """Write what is known before the first step; after a resume, forget lines of steps that come again."""
-        self.write_json("config.json", config)
-        self.write_json("environment.json", environment)
+        self.write_config(config)
+        self.write_record("environment.json", environment)
         _keep_metrics_until(self.path / "metrics.jsonl", step)
         _keep_samples_until(self.path / "samples.txt", step or -1)  # a run that begins again samples step 0 again
         _point_last(self.path)
 
     def metrics(self) -> MetricsFile:
+        """Open metrics.jsonl to add lines to it."""
         return MetricsFile(self.path / "metrics.jsonl")
 
     def add_sample(self, step: int, text: str) -> None:
         with open(self.path / "samples.txt", "a", encoding="utf-8") as file:
             file.write(_as_sample(step, text))
 
+    def write_config(self, config: Config) -> None:
+        self.write_json("config.json", config.model_dump())
+
+    def write_record(self, name: str, record: Record) -> None:
+        self.write_json(name, record.model_dump(by_alias=True))
+
     def write_json(self, name: str, value: Any) -> None:
-        write_atomically(self.path / name, json.dumps(without_nan(value), indent=1).encode())
+        self._write(name, json.dumps(without_nan(value), indent=1))
+
+    def _write(self, name: str, text: str) -> None:
+        write_atomically(self.path / name, text.encode())
 
     def history(self, step: int) -> History:
-        """Read what the steps up to this one left behind, for a run that goes on."""
+        """Read what the steps up to this one left behind, for a run that is resumed."""
         history = History()
-        for line in _metrics_until(self.path / "metrics.jsonl", step):
-            if isinstance(line.get("loss"), float):
-                history.losses.append(line["loss"])
-            if isinstance(line.get("validation_loss"), float):
-                history.validation_loss = line["validation_loss"]
-                history.validation_bits_per_byte = line.get("validation_bits_per_byte")
+        for _, record in read_steps(self.path / "metrics.jsonl"):
+            if record is None or record.step > step:
+                continue
+            if record.loss is not None:
+                history.losses.append(record.loss)
+            if record.validation_loss is not None:
+                history.validation_loss = record.validation_loss
+                history.validation_bits_per_byte = record.validation_bits_per_byte
         samples = [text for number, text in read_samples(self.path / "samples.txt") if number <= step]
         if samples:
             history.first_sample, history.last_sample = samples[0], samples[-1]
         return history
 
-    def read_json(self, name: str) -> dict[str, Any] | None:
-        """Read an object that `write_json` wrote; None where it is missing or damaged."""
-        try:
-            value = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return value if isinstance(value, dict) else None
-
 
 class MetricsFile:
-    """A file of lines, of which only whole ones are ever in it."""
+    """metrics.jsonl while it is written: only whole lines are ever in it."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -157,13 +167,13 @@ class MetricsFile:
 
 
 class WatchedFolder(RunFolder):
-    """The same directory for the other processes of a run: they read it, and rank 0 writes it."""
+    """The run directory, for the other processes of a run: they read it, and rank 0 writes it."""
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         yield
 
-    def begin(self, config: dict[str, Any], environment: dict[str, Any], step: int) -> None:
+    def begin(self, config: Config, environment: Environment, step: int) -> None:
         pass
 
     def metrics(self) -> MetricsFile:
@@ -172,8 +182,56 @@ class WatchedFolder(RunFolder):
     def add_sample(self, step: int, text: str) -> None:
         pass
 
-    def write_json(self, name: str, value: Any) -> None:
+    def _write(self, name: str, text: str) -> None:
         pass
+
+
+def read_steps(path: Path) -> Iterator[tuple[bytes, StepRecord | None]]:
+    """Yield the lines of metrics.jsonl and their records; None for a line that is torn or lacks figures."""
+    if not path.is_file():
+        return
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                yield line, StepRecord.model_validate(json.loads(line))
+            except (ValueError, RecursionError):
+                yield line, None
+
+
+def read_record(path: Path, kind: type[Kind]) -> Kind | None:
+    """Read a file of a run directory; None where it is missing, damaged or of another version."""
+    try:
+        return kind.model_validate(read_json(path))
+    except ValidationError:
+        return None
+
+
+def read_environment(path: Path) -> Environment:
+    """Read environment.json, without the parts that are damaged or of another version."""
+    values = read_json(path)
+    if not isinstance(values, dict):
+        return Environment()
+    try:
+        return Environment.model_validate(values)
+    except ValidationError as problem:
+        unfit = {error["loc"][0] for error in problem.errors()}
+        return Environment.model_validate({key: value for key, value in values.items() if key not in unfit})
+
+
+def read_run_config(folder: Path) -> dict[str, Any]:
+    """Read the resolved configuration of a run, section by section."""
+    values = read_json(folder / "config.json")
+    if not isinstance(values, dict) or not values or not all(isinstance(section, dict) for section in values.values()):
+        raise CheckpointError(f"{folder}: not a run directory (no readable config.json).")
+    return upgraded_config(values)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; None where it is missing or damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def read_samples(path: Path) -> list[tuple[int, str]]:
@@ -187,24 +245,10 @@ def read_samples(path: Path) -> list[tuple[int, str]]:
     return [(int(step), sample.removesuffix("\n\n")) for step, sample in zip(parts[1::2], parts[2::2], strict=True)]
 
 
-def _metrics_until(path: Path, step: int) -> Iterator[dict[str, Any]]:
-    """Yield the lines of metrics.jsonl up to a step; one that was torn when the run was killed is left out."""
-    if not path.exists():
-        return
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for text in file:
-            try:
-                line = dict(json.loads(text))
-                if line["step"] <= step:
-                    yield line
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue
-
-
 def _keep_metrics_until(path: Path, step: int) -> None:
     if path.exists():
-        kept = [json.dumps(without_nan(line)) + "\n" for line in _metrics_until(path, step)]
-        write_atomically(path, "".join(kept).encode())
+        kept = [line for line, record in read_steps(path) if record is not None and record.step <= step]
+        write_atomically(path, b"".join(kept))
 
 
 def _keep_samples_until(path: Path, step: int) -> None:
@@ -218,7 +262,7 @@ def _as_sample(step: int, text: str) -> str:
 
 
 def _point_last(folder: Path) -> None:
-    """runs/last is the newest run of its folder."""
+    """Make `last`, beside the run directory, a link to it."""
     link = folder.parent / "last"
     if link.is_symlink() or not link.exists():
         temporary = temporary_beside(link)

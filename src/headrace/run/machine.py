@@ -20,7 +20,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Machine:
-    """Hardware and measurements; also what `machine --json` prints."""
+    """The hardware of a machine and its measured rates; also what `machine --json` prints."""
 
     hardware: Hardware
     measurements: Measurements
@@ -61,7 +61,7 @@ def know_machine(fresh: bool = False) -> Machine:
 
 
 def remembered_machine(hardware: Hardware | None = None) -> Machine | None:
-    """What was measured before on this very machine, if anything: never measures."""
+    """Return what was measured before on this very machine, if anything; never measure."""
     hardware = hardware or find_hardware()
     try:
         known = read_checked_json(_path(hardware))

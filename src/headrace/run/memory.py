@@ -1,4 +1,4 @@
-"""Whether a run fits the memory that is free, told from counts before anything is built; and what would make it fit."""
+"""Whether a run fits the free memory, estimated from counts before anything is built, and what would make it fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
 from headrace.units import human_bytes
 
-BATCHES_HELD = 4  # by the loader and the step together
+BATCHES_HELD = 4  # in memory, by the loader and the step together
 
 
 def count_memory(
@@ -34,7 +34,7 @@ def count_memory(
     activation_bytes_per_token: float | None = None,
     num_processes: int = 1,
 ) -> MemoryParts:
-    """Memory of training by part. Activations that were not counted on a network are estimated."""
+    """Return the memory of training by part; activations that were not counted on a network are estimated."""
     model, training = config.model, config.training
     per_token = activation_bytes_per_token
     if per_token is None:
@@ -56,10 +56,15 @@ def count_memory(
     )
 
 
+def num_shards(config: Config) -> int:
+    """Return the number of processes that weights, gradients and optimizer state are divided among."""
+    return int(config.run.processes) if config.run.sharding == "fsdp" else 1
+
+
 def remedies(
     config: Config, execution: Execution, needed_bytes: Callable[[Config, Execution], int], free_bytes: int
 ) -> Iterator[str]:
-    """What would make a config fit: the mildest change first, up to the first that is enough."""
+    """Yield changes that would make a run fit: the mildest first, up to the first that is enough."""
     single = replace(execution, micro_batch_size=1)
     checkpointed = replace(single, gradient_checkpointing=True)
     one_by_one = "training.micro_batch_size=1"
@@ -84,7 +89,7 @@ def remedies(
 def check_memory(config: Config, group: Group = ALONE) -> None:
     """Refuse a run that cannot fit even in the smallest way in which training could compute its steps.
 
-    What only experience tells (fragmentation) is not held against it: what is refused here would not fit.
+    Fragmentation, which is only an estimate, does not count: what is refused here would not fit.
     """
     if best_device().type != "cpu" or config.run.force:
         return
@@ -107,9 +112,9 @@ def check_memory(config: Config, group: Group = ALONE) -> None:
 
 
 def memory_limit(config: Config, group: Group = ALONE) -> int | None:
-    """What the choice of micro-batch and checkpointing must stay below, if anything.
+    """Return the memory that the choice of micro-batch and gradient checkpointing must stay below; None for no limit.
 
-    The budget that is given; without one, what is free, where the whole batch at once would take more.
+    It is the given budget, or without one the free memory, where the whole batch at once would take more.
     """
     training = config.training
     if training.memory_budget:
@@ -124,7 +129,7 @@ def memory_limit(config: Config, group: Group = ALONE) -> int | None:
 
 
 def _free_bytes(group: Group, runtime_bytes: int) -> int:
-    """For one of the processes on this machine, with what it has already."""
+    """Return the memory that one of the processes on this machine may have, with what it has already."""
     return available_memory_bytes() // group.local_world_size + runtime_bytes
 
 

@@ -9,7 +9,7 @@ Values = dict[str, dict[str, Any]]
 
 
 def demo() -> Values:
-    """About two minutes on two cores: learns the Python standard library on this disk."""
+    """Return a configuration that learns the Python standard library on this disk: two minutes on two cores."""
     return {
         "model": {"d_model": 192, "num_heads": 3, "num_layers": 4, "vocab_size": 2048},
         "training": {
@@ -23,7 +23,7 @@ def demo() -> Values:
 
 
 def shakespeare_char() -> Values:
-    """Characters of one small text, on a CPU."""
+    """Return a configuration for the characters of one small text, on a CPU."""
     return {
         "model": {"d_model": 128, "num_heads": 4, "num_layers": 4},
         "training": {"max_length": 64, "batch_size": 12, "max_steps": 2000, "evaluation_tokens": 0, "prompt": "ROMEO:"},
@@ -32,36 +32,36 @@ def shakespeare_char() -> Values:
 
 
 def prototype() -> Values:
-    """Small and quick."""
+    """Return a small and quick configuration."""
     return _plain(256, 2, 10_000, 64, 32)
 
 
 def quality() -> Values:
-    """A balance."""
+    """Return a configuration between quick and good."""
     return _plain(384, 4, 16_000, 128, 32)
 
 
 def production() -> Values:
-    """Larger."""
+    """Return a configuration for a larger model."""
     return _plain(512, 6, 32_000, 128, 64)
 
 
 def wiki() -> Values:
-    """What the field's CPU write-ups train on encyclopaedias."""
+    """Return the configuration that write-ups of training on CPUs use for encyclopaedias."""
     values = _plain(512, 6, 16_000, 256, 16)
     values["model"] |= {"num_heads": 8, "d_ff": 2048}
     return values
 
 
 def development() -> Values:
-    """Half the width of wiki, for trying things out."""
+    """Return a configuration of half the width of `wiki`, for trying things out."""
     values = _plain(256, 3, 16_000, 128, 32)
     values["model"] |= {"num_heads": 4, "d_ff": 1024}
     return values
 
 
 def gpt2_small() -> Values:
-    """GPT-2's smallest: 124 M parameters."""
+    """Return the configuration of the smallest GPT-2: 124 M parameters."""
     return {
         "model": {"arch": "gpt2", "d_model": 768, "num_heads": 12, "num_layers": 12, "vocab_size": 50_304},
         "training": {"max_length": 1024, "batch_size": 32, "learning_rate": 0.001},

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from headrace.errors import CacheError
 from headrace.files import canonical_json, digest, read_checked_json, user_cache, write_checked_json
@@ -11,35 +14,84 @@ from headrace.machine.contention import is_disturbed
 from headrace.machine.hardware import find_hardware
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary
-from headrace.run.shapes import ENVIRONMENT, fits
 
 FORMAT = 2
 DEFAULT_VOCABULARY = 4096
 
 
-def remember_scaling(config: Config, scaling: dict[str, Any], taken_percent: float | None) -> None:
+@dataclass
+class Measured:
+    """What one division of the cores into processes and threads reached; medians over all its updates."""
+
+    by: str
+    cores: int
+    processes: int
+    threads: int
+    tokens_per_second: float
+    speedup: float
+    """Throughput relative to one core."""
+    efficiency_percent: float
+    memory_bytes_per_worker: int
+    cpu_cores: float
+    """Processor time over wall time, all workers together."""
+    aggregation_percent: float | None
+    """Share of the time spent waiting for gradients; None with one process, and where it is unknown."""
+    taken_percent: float | None = None
+    """Share of the processor time that the workers wanted and other programs had; None where it is unknown."""
+    expected_speedup: float | None = None
+    """Speedup by perf/scaling.py, from the step of one core and the measured all-reduce; for processes."""
+
+
+@dataclass
+class Scaling:
+    """All measured divisions of the cores; also what `scale --json` prints."""
+
+    cores: int
+    tokens_per_update: int
+    sharding: str
+    measured: list[Measured]
+    all_reduce_bytes_per_second: float | None
+    measured_at: str
+    failures: list[str] = field(default_factory=list)
+    """Divisions that could not be measured, and why."""
+
+    @property
+    def taken_percent(self) -> float:
+        """Return the largest share of the processor that other programs took from any measurement."""
+        return max((way.taken_percent or 0.0 for way in self.measured), default=0.0)
+
+    @property
+    def best(self) -> Measured:
+        """Return the fastest; of equally fast ones that with the fewest processes, which takes the least memory."""
+        return max(self.measured, key=lambda way: (way.tokens_per_second, -way.processes))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self), "best": asdict(self.best)}
+
+
+def remember_scaling(config: Config, scaling: Scaling) -> None:
     """Keep a measurement for `run.processes=auto` and reports, unless other programs disturbed it."""
-    if is_disturbed(taken_percent):
+    if is_disturbed(scaling.taken_percent):
         return
     path = _path(config)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_checked_json(path, scaling)
+        write_checked_json(path, scaling.as_json())
     except (OSError, CacheError):
         pass  # a home folder that cannot be written costs a measurement each time, nothing else
 
 
-def remembered_scaling(config: Config) -> dict[str, Any] | None:
-    """What was measured for this network and batch on this very machine, if anything: never measures."""
+def remembered_scaling(config: Config) -> Scaling | None:
+    """Return what was measured for this network and batch on this very machine, if anything; never measure."""
     try:
         known = read_checked_json(_path(config))
-    except (OSError, CacheError):
+        return TypeAdapter(Scaling).validate_python(known) if known.get("format") == FORMAT else None
+    except (OSError, CacheError, ValidationError):
         return None
-    return known if known.get("format") == FORMAT and fits(known, ENVIRONMENT["scaling"]) else None
 
 
 def _path(config: Config) -> Path:
-    """Whatever changes how long an update takes is in the name."""
+    """Return the file of a configuration, named by all that changes how long an update takes."""
     model = {**config.model.model_dump(), "vocab_size": vocabulary_of(config), "context": 0}
     keys = (
         "batch_size",
@@ -56,5 +108,5 @@ def _path(config: Config) -> Path:
 
 
 def vocabulary_of(config: Config) -> int:
-    """Return the size of the vocabulary, also where the tokenizer is not there yet."""
+    """Return the size of the vocabulary, or the expected size where the tokenizer is not there yet."""
     return config.model.vocab_size or expected_vocabulary(config.data.tokenizer or f"bpe:{DEFAULT_VOCABULARY}")

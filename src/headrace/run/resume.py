@@ -1,27 +1,25 @@
-"""Going on with a run that was saved: from where, and what it must have in common with it."""
+"""Resuming a run: from which checkpoint, and what must not have changed since."""
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from headrace.distributed.group import Group
 from headrace.errors import CheckpointError, UsageError
 from headrace.run.config import Config
 from headrace.run.directory import RunFolder
+from headrace.run.records import CheckpointState
 from headrace.training.checkpoint import Checkpoints
-from headrace.training.execution import Execution, upgrade_saved
-from headrace.training.loop import Position
+from headrace.training.execution import Execution
 from headrace.training.restore import STATE, read_state
 
 
 def split_checkpoint(path: Path) -> tuple[Path, bool | str]:
-    """Tell what `--resume PATH` means: a run directory, and what its `run.resume` becomes.
+    """Return what `--resume PATH` means: a run directory, and the value of `run.resume`.
 
     >>> split_checkpoint(Path("/runs/one/checkpoints/best"))
     (PosixPath('/runs/one'), 'best')
@@ -32,31 +30,10 @@ def split_checkpoint(path: Path) -> tuple[Path, bool | str]:
     return (whole.parent.parent, whole.name) if whole.parent.name == "checkpoints" else (path, True)
 
 
-class SavedRun(BaseModel):
-    """What a checkpoint's state.json says of the run, checked value by value."""
-
-    model_config = ConfigDict(frozen=True)
-
-    position: Position
-    loader: dict[str, Any]
-    execution: Annotated[Execution, BeforeValidator(upgrade_saved)]
-    config: Config
-    peak_flops: float
-    processes: int = Field(default=1, ge=1)
-    """How many saved it; checkpoints from before there could be several do not say."""
-
-    @model_validator(mode="after")
-    def _check_numbers(self) -> SavedRun:
-        position = self.position
-        if min(position.step, position.tokens, position.bad_steps) < 0 or not 0 <= position.elapsed_s < math.inf:
-            raise ValueError(f"no run can be at {position}")
-        return self
-
-
-def read_saved_run(checkpoint: Path) -> SavedRun:
+def read_checkpoint_state(checkpoint: Path) -> CheckpointState:
     """Read the state of a checkpoint, once every file of it has been checked."""
     try:
-        return SavedRun.model_validate(read_state(checkpoint))
+        return CheckpointState.model_validate(read_state(checkpoint))
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -66,9 +43,9 @@ def read_saved_run(checkpoint: Path) -> SavedRun:
 
 
 def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Checkpoints, group: Group) -> Path | None:
-    """Return the checkpoint to go on from, as rank 0 finds it; None to begin. No run is ever trained over.
+    """Return the checkpoint to resume from, as rank 0 finds it; None to begin anew. No run is ever written over.
 
-    A run that was killed before its first checkpoint has a configuration, and begins again.
+    A run that was killed before its first checkpoint has a configuration, and begins anew.
     """
     if not wanted:
         if folder.holds_a_run:
@@ -85,7 +62,7 @@ def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Che
     return folder.path / "checkpoints" / name if name else None
 
 
-def resumed_execution(saved: SavedRun, config: Config, group: Group) -> Execution:
+def resumed_execution(saved: CheckpointState, config: Config, group: Group) -> Execution:
     """Return the saved execution; with another number of processes, each has another share of the rows and cores."""
     before, training = saved.execution, config.training
     if saved.processes == group.world_size:
@@ -98,8 +75,8 @@ def resumed_execution(saved: SavedRun, config: Config, group: Group) -> Executio
     )
 
 
-def check_resumable(config: Config, saved: SavedRun) -> None:
-    """A changed model is refused by name; the tokenizer and the data are checked by the loader's state."""
+def check_resumable(config: Config, saved: CheckpointState) -> None:
+    """Refuse a model, tokenizer or order of batches other than the run's; the loader's state checks the text itself."""
     before, now = saved.config.data.tokenizer, config.data.tokenizer
     if before != now:
         raise CheckpointError(f"data.tokenizer was {before!r} in the run and is {now!r} now: other tokens.")

@@ -1,84 +1,74 @@
-"""What a run did, in numbers: kept up to date while it trains, printed and saved at its end."""
+"""The summary of a run, kept up to date while it trains."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any
+import time
+from bisect import insort
 
-from headrace.files import without_nan
+from headrace.machine.contention import ProcessorTime
+from headrace.machine.facts import cpu_seconds, peak_memory_bytes
 from headrace.perf import speed
 from headrace.run.directory import History
-from headrace.training.loop import Position, StepInfo, Tally
+from headrace.run.records import Run
+from headrace.stages import PAUSES, UPDATING, Stage
+from headrace.training.loop import Position, StepInfo
+
+LOOK_SECONDS = 1.0  # between looks at what other programs take: each costs half a millisecond
 
 
-@dataclass
-class Run:
-    """What a run did; also what `train --json` prints."""
+def recall(run: Run, position: Position, history: History) -> None:
+    """Write into the summary of a resumed run what was done before."""
+    run.steps, run.tokens, run.train_seconds = position.step, position.tokens, position.elapsed_s
+    run.skipped_steps, run.best_validation_loss = position.bad_steps, position.best_loss
+    if history.losses:
+        run.first_loss, run.train_loss = history.losses[0], history.losses[-1]
+    run.validation_loss = history.validation_loss
+    run.validation_bits_per_byte = history.validation_bits_per_byte
+    run.first_sample, run.last_sample = history.first_sample, history.last_sample
 
-    folder: Path
-    parameters: int
-    steps: int = 0
-    tokens: int = 0
-    train_seconds: float = 0.0
-    tokens_per_second: float = 0.0
-    train_loss: float | None = None
-    first_loss: float | None = None
-    validation_loss: float | None = None
-    """The newest."""
-    best_validation_loss: float | None = None
-    validation_bits_per_byte: float | None = None
-    validation_loss_by_source: dict[str, float | None] = field(default_factory=dict)
-    """Of a corpus of several sources."""
-    data_wait_percent: float = 0.0
-    percent_of_peak: float | None = None
-    peak_memory_bytes: int = 0
-    cpu_cores: float = 0.0
-    processor_taken_percent: float | None = None
-    """Share of the processor time that the run wanted and other programs had; None where the system does not say."""
-    skipped_steps: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time went, since it was started or resumed."""
-    first_sample: str = ""
-    last_sample: str = ""
-    was_stopped: bool = False
-    warnings: list[str] = field(default_factory=list)
-    """What went wrong without ending the run."""
-    corpus: dict[str, Any] = field(default_factory=dict)
-    """What it trained on: see `run/corpus_facts.py`."""
 
-    def as_json(self) -> dict[str, Any]:
-        values = asdict(self)
-        values["run"] = str(values.pop("folder"))
-        return dict(without_nan(values))
+class Tally:
+    """Sums over the steps since a run was started or resumed, from which its summary is kept up to date."""
 
-    def recall(self, position: Position, history: History) -> None:
-        """Take up what is known of a run that goes on."""
-        self.steps, self.tokens, self.train_seconds = position.step, position.tokens, position.elapsed_s
-        self.skipped_steps, self.best_validation_loss = position.bad_steps, position.best_loss
-        if history.losses:
-            self.first_loss, self.train_loss = history.losses[0], history.losses[-1]
-        self.validation_loss = history.validation_loss
-        self.validation_bits_per_byte = history.validation_bits_per_byte
-        self.first_sample, self.last_sample = history.first_sample, history.last_sample
+    def __init__(self, run: Run, flops_per_token: float, peak_flops: float) -> None:
+        self._run, self._flops_per_token, self._peak_flops = run, flops_per_token, peak_flops
+        self._tokens_before, self._seconds_before = run.tokens, run.train_seconds
+        self._seconds: dict[str, float] = {
+            stage: 0.0 for stage in (*UPDATING, *PAUSES) if stage is not Stage.AGGREGATION
+        }
+        self._wait_percents: list[float] = []  # in order of size
+        self._began, self._cpu_began, self._processor_began = time.perf_counter(), cpu_seconds(), ProcessorTime.now()
+        self._looked_s = self._began
 
-    def recall_summary(self, summary: dict[str, Any]) -> None:
-        """Take up the summary of a finished run as it was written."""
-        for key in summary.keys() & {known.name for known in fields(self)} - {"folder"}:
-            setattr(self, key, summary[key])
-
-    def update(self, info: StepInfo, tally: Tally, flops_per_token: float, peak_flops: float) -> None:
-        """After a step."""
-        self.steps, self.tokens, self.train_seconds = info.step, info.tokens, info.elapsed_s
+    def add(self, info: StepInfo, position: Position) -> None:
+        """Count a step."""
+        run, seconds = self._run, self._seconds
+        for stage, value in info.seconds.items():
+            seconds[stage] = seconds.get(stage, 0.0) + value
+        insort(self._wait_percents, speed.wait_percent(info.seconds[Stage.DATA_WAIT], info.step_s))
+        run.steps, run.tokens, run.train_seconds = info.step, info.tokens, info.elapsed_s
+        run.skipped_steps, run.best_validation_loss = position.bad_steps, position.best_loss
         if not info.is_skipped:
-            self.first_loss = info.loss if self.first_loss is None else self.first_loss
-            self.train_loss = info.loss
-        self.tokens_per_second = speed.tokens_per_second(tally.tokens, tally.elapsed_s)
-        self.percent_of_peak = speed.percent_of_peak(tally.tokens * flops_per_token, tally.working_s, peak_flops)
-        self.data_wait_percent = 100 * speed.median(tally.wait_shares)
-        self.seconds = tally.seconds
-        self.last_sample = info.sample or self.last_sample
+            run.first_loss = info.loss if run.first_loss is None else run.first_loss
+            run.train_loss = info.loss
+        tokens = info.tokens - self._tokens_before
+        working_s = sum(seconds.get(stage, 0.0) for stage in UPDATING)
+        run.tokens_per_second = speed.tokens_per_second(tokens, info.elapsed_s - self._seconds_before)
+        run.percent_of_peak = speed.percent_of_peak(tokens * self._flops_per_token, working_s, self._peak_flops)
+        run.data_wait_percent = speed.median(self._wait_percents)
+        run.seconds = seconds
+        run.last_sample = info.sample or run.last_sample
         if info.evaluation is not None:
-            self.validation_loss = info.evaluation.loss
-            self.validation_bits_per_byte = info.evaluation.bits_per_byte
-            self.validation_loss_by_source = info.evaluation.sources
+            run.validation_loss = info.evaluation.loss
+            run.validation_bits_per_byte = info.evaluation.bits_per_byte
+            run.validation_loss_by_source = dict(info.evaluation.sources)
+        if info.is_last or time.perf_counter() - self._looked_s > LOOK_SECONDS:
+            self._looked_s = time.perf_counter()
+            run.processor_taken_percent = ProcessorTime.now().taken_percent_since(self._processor_began)
+
+    def finish(self) -> None:
+        """Add what is known once the last step is done."""
+        wall_s = time.perf_counter() - self._began
+        self._run.seconds = {**self._seconds, Stage.OTHER: max(0.0, wall_s - sum(self._seconds.values()))}
+        self._run.peak_memory_bytes = peak_memory_bytes()
+        self._run.cpu_cores = (cpu_seconds() - self._cpu_began) / max(wall_s, 1e-9)

@@ -37,7 +37,7 @@ CHECKPOINT_NAME = r"step-\d{8,}"
 
 
 def checkpoint_bytes(network: Network) -> int:
-    """Disk space of one checkpoint: weights, and at most two more numbers for each."""
+    """Return the disk space of one checkpoint: weights, and at most two more numbers for each."""
     return 12 * sum(parameter.numel() for parameter in network.parameters()) + (8 << 20)
 
 
@@ -142,7 +142,7 @@ def _write_model(folder: Path, network: Network, tokenizer: Tokenizer) -> None:
 
 
 def _as_os_error(problem: Exception) -> OSError:
-    """What the system said; safetensors has an exception of its own, with the number in its text."""
+    """Return the error of the system; safetensors raises its own exception, with the number in its text."""
     if isinstance(problem, OSError):
         return problem
     found = re.search(r"\(os error (\d+)\)", str(problem))

@@ -1,10 +1,8 @@
-"""The loop, as a generator of steps: tests, benchmarks and the command line all run this one."""
+"""The training loop, a generator of steps that tests, benchmarks and the command line share."""
 
 from __future__ import annotations
 
-import math
 import time
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,25 +10,23 @@ from typing import Any, Protocol
 
 from headrace.distributed.group import ALONE, Group
 from headrace.errors import TrainingError
+from headrace.stages import Stage, update_seconds
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
 from headrace.training.schedule import Limits, learning_rate_factor
 from headrace.training.step import StepResult, TokenBatch, TrainStep
 
-# So many updates may be skipped in a row, and so many of the newest ones.
-MAX_BAD_STEPS = 5
-MAX_BAD_RECENTLY, RECENT_STEPS = 10, 50
-JUMP = 10.0  # times the mean of the losses before: a sign that training has failed
-STAGES = ("data wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
-TRAINING_STAGES = ("data wait", "forward", "backward", "aggregation", "optimizer")
+MAX_BAD_STEPS = 5  # skipped updates in a row that end a run
+MAX_BAD_RECENTLY, RECENT_STEPS = 10, 50  # skipped updates among the newest ones that end a run
+JUMP = 10.0  # a loss this many times the mean of those before it is a sign that training has failed
 
 
 class StopWaiting(Exception):  # noqa: N818 - a request, not an error
-    """Raised by a stream of batches to say that the next need not be waited for: somebody asked to stop."""
+    """A request to stop, raised by a stream of batches instead of waiting for the next one."""
 
 
 class BatchStream(Protocol):
-    """Endless batches that know where they are; the data engine's `Loader` is one."""
+    """An endless stream of batches that knows its place; the data engine's `Loader` is one."""
 
     def __next__(self) -> TokenBatch: ...
 
@@ -51,35 +47,40 @@ class StepInfo:
     learning_rate: float
     gradient_norm: float
     is_skipped: bool
-    """The loss or the gradient was not finite, and the weights were left alone."""
+    """Whether the update was skipped because its loss or gradient was not finite."""
     elapsed_s: float
     """Training time so far, over all sessions of the run."""
     step_s: float
     progress: float
     seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time of this step went; the data wait is the worst process's."""
+    """Time of the step by stage; of several processes, the longest data wait and rank 0's other stages."""
     mean_data_wait_s: float = 0.0
-    """Over all processes."""
+    """Data wait averaged over all processes."""
     evaluation: Evaluation | None = None
     sample: str | None = None
     warning: str | None = None
     is_last: bool = False
 
+    @property
+    def update_s(self) -> float:
+        """Return the time of the step without evaluation and saving."""
+        return update_seconds(self.step_s, self.seconds)
+
 
 @dataclass
 class Position:
-    """Where a run stands; saved with every checkpoint."""
+    """The position of a run, which is saved with every checkpoint."""
 
     step: int = 0
     tokens: int = 0
     elapsed_s: float = 0.0
     bad_steps: int = 0
-    """Updates skipped in all."""
+    """Updates that were skipped because they were not finite."""
     best_loss: float | None = None
 
 
 class Loop:
-    """Wires the batches, the step, evaluation and saving. What they are is the recipe's business.
+    """The wiring of batches, steps, evaluation and saving, whatever these are.
 
     In a group, all processes run this loop in step: they stop, evaluate and save together, by rank 0's clock.
     """
@@ -146,7 +147,7 @@ class Loop:
                 elapsed_s=position.elapsed_s,
                 step_s=0.0,
                 progress=self._limits.progress(position.step, position.elapsed_s),
-                seconds={"data wait": max(waits), **result.seconds.by_stage()},
+                seconds={Stage.DATA_WAIT: max(waits), **result.seconds.by_stage()},
                 mean_data_wait_s=sum(waits) / len(waits),
                 warning=warning,
                 is_last=is_last,
@@ -161,13 +162,13 @@ class Loop:
                 return
 
     def _between_steps(self, info: StepInfo, progress_before: float) -> bool:
-        """Evaluate and save when it is time; whether it was, which all processes know."""
+        """Evaluate and save when it is time; return whether it was, which all processes know."""
         config, position = self._config, self.position
         began = time.perf_counter()
         is_finished = info.is_last and not self.was_stopped
         is_evaluated = is_finished or _is_due(config.evaluate_every, info.step, progress_before, info.progress)
         is_saved = _is_due(config.save_every, info.step, progress_before, info.progress)
-        info.seconds |= {"evaluation": 0.0, "checkpointing": 0.0}
+        info.seconds |= {Stage.EVALUATION: 0.0, Stage.SAVING: 0.0}
         if not (is_evaluated or is_saved or info.is_last):
             return False
         if not self._health.is_sound(self._train_step):  # what is there already is better
@@ -184,13 +185,13 @@ class Loop:
         evaluated = time.perf_counter()
         if info.is_last or is_best or is_saved:
             self._save(is_best)
-        info.seconds["evaluation"] = evaluated - began
-        info.seconds["checkpointing"] = time.perf_counter() - evaluated
+        info.seconds[Stage.EVALUATION] = evaluated - began
+        info.seconds[Stage.SAVING] = time.perf_counter() - evaluated
         return True
 
 
 class _Health:
-    """Judges updates by whether they were finite, and weights by a batch that was."""
+    """The judge of updates, by whether they were finite, and of weights, by a batch that was."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
@@ -200,7 +201,7 @@ class _Health:
         self._has_warned = False
 
     def note(self, step: int, batch: TokenBatch, result: StepResult) -> str | None:
-        """Take in an update; too many skipped ones are an error, and the first loss that jumps is a warning."""
+        """Add an update; raise an error after too many skipped ones, and return a warning when the loss first jumps."""
         self._in_a_row = 0 if result.is_finite else self._in_a_row + 1
         self._recent.append(not result.is_finite)
         if self._in_a_row >= MAX_BAD_STEPS:
@@ -215,7 +216,7 @@ class _Health:
         return warning
 
     def is_sound(self, train_step: TrainStep) -> bool:
-        """Whether the weights are worth saving: an update tells only of those before it."""
+        """Return whether the weights are worth saving; the loss of an update is that of the weights before it."""
         return self._batch is not None and train_step.is_sound(self._batch)
 
     def _warning(self, step: int, loss: float) -> str | None:
@@ -239,59 +240,7 @@ def _broken(what: str) -> TrainingError:
 
 
 def _is_due(every: int, step: int, progress_before: float, progress: float) -> bool:
-    """Every so many steps; 0: ten times in a run, whatever limits it."""
+    """Return whether something is due that comes every `every` steps, or for 0 ten times in a run."""
     if every:
         return step % every == 0
     return int(10 * progress + 1e-9) > int(10 * progress_before + 1e-9)
-
-
-class Tally:
-    """Sums over the steps of this session; what they mean is for `perf` to say."""
-
-    def __init__(self, tokens_before: int, seconds_before: float) -> None:
-        self._tokens_before, self._seconds_before = tokens_before, seconds_before
-        self.tokens = 0
-        self.elapsed_s = 0.0
-        self.seconds = dict.fromkeys(STAGES, 0.0)
-        self.wait_shares: list[float] = []
-        """Waiting over the whole of each step, in order of size."""
-
-    def add(self, info: StepInfo) -> None:
-        for stage, seconds in info.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-        share = info.seconds["data wait"] / max(info.step_s, 1e-9)
-        insort(self.wait_shares, min(share, 1.0))  # another process may have waited before this one's step began
-        self.tokens = info.tokens - self._tokens_before
-        self.elapsed_s = info.elapsed_s - self._seconds_before
-
-    @property
-    def working_s(self) -> float:
-        """Without evaluations and checkpoints."""
-        return sum(self.seconds.get(stage, 0.0) for stage in TRAINING_STAGES)
-
-
-def as_metrics(info: StepInfo, extra: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl."""
-    line: dict[str, Any] = {
-        "step": info.step,
-        "tokens": info.tokens,
-        "loss": info.loss,
-        "learning_rate": info.learning_rate,
-        "gradient_norm": info.gradient_norm,
-        "elapsed_s": round(info.elapsed_s, 6),
-        "step_s": round(info.step_s, 6),
-        "seconds": {stage: round(seconds, 6) for stage, seconds in info.seconds.items()},
-        **extra,
-    }
-    if info.is_skipped:
-        line["skipped"] = True
-        line["not_finite"] = [key for key in ("loss", "gradient_norm") if not math.isfinite(line[key])]
-    if info.warning:
-        line["warning"] = info.warning
-    if info.evaluation is not None:
-        line["validation_loss"] = info.evaluation.loss
-        line["validation_bits_per_byte"] = info.evaluation.bits_per_byte
-        line["validation_perplexity"] = info.evaluation.perplexity
-        if info.evaluation.sources:
-            line["validation_loss_by_source"] = info.evaluation.sources
-    return line

@@ -22,7 +22,7 @@ from headrace.training.optimizers.optimizer import Optimizer
 STATE_VERSION = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 NEEDED_FILES = {MODEL, OPTIMIZER, "config.json", "tokenizer.json", "tokenizer_config.json"}
-FLOAT32 = "F32"  # as safetensors calls it
+FLOAT32 = "F32"  # the name in safetensors
 FILE_NAME = re.compile(r"\w[\w.-]*")
 
 
@@ -48,7 +48,7 @@ def newest_whole(folder: Path, other_than: str = "") -> Path | None:
 
 
 def name_whole_one(folder: Path, other_than: str) -> str:
-    """Say from which other checkpoint of a folder a run can go on."""
+    """Return a sentence that names another checkpoint of a folder to resume from."""
     found = newest_whole(folder, other_than)
     if found is None:
         return "There is no other checkpoint that is whole."

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from headrace.errors import UsageError
 from headrace.training.config import TrainingConfig
 
+DEFAULT_MINUTES = 10.0  # of a run without any limit
 LEAST_WARMUP_FACTOR = 0.01
 """Least learning rate of a warm-up, as a share of the peak: its first update must do something."""
 
@@ -17,6 +19,20 @@ class Limits:
 
     steps: int | None
     seconds: float | None
+
+    @classmethod
+    def from_config(cls, training: TrainingConfig, steps_per_epoch: int) -> Limits:
+        """Return the limits that a configuration sets; without any, set `max_minutes` to the default."""
+        steps = [training.max_steps] if training.max_steps else []
+        if training.num_epochs:
+            if steps_per_epoch == 0:
+                raise UsageError(
+                    "the corpus is smaller than one batch: choose a smaller one, such as training.batch_size=1"
+                )
+            steps.append(max(1, round(training.num_epochs * steps_per_epoch)))
+        if not steps and not training.max_minutes:
+            training.max_minutes = DEFAULT_MINUTES
+        return cls(min(steps, default=None), 60 * training.max_minutes or None)
 
     def progress(self, step: int, elapsed_s: float) -> float:
         """Return the share of the run that is over, by the limit that will end it."""

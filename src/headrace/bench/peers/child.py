@@ -16,6 +16,7 @@ import psutil
 
 from headrace.bench.peer import Corpus
 from headrace.machine.children import answer_questions
+from headrace.perf.speed import wait_percent
 
 NUM_COMPARED = 3
 NUM_WAITS = 20
@@ -75,7 +76,7 @@ def serve(
         "tokens_per_second": tokens / elapsed,
         "batches": count,
         "first_batch_s": first_s,
-        "data_wait_percent": 100 * waited / (waited + NUM_WAITS * step_s),
+        "data_wait_percent": wait_percent(waited, waited + NUM_WAITS * step_s),
         "cpu_s_per_million_tokens": cpu / tokens * 1e6,
         "order": _digest(first),
     }

@@ -1,4 +1,4 @@
-"""Propose: the network, batch and token count that should reach the lowest loss in a given time on this machine.
+"""Proposing the network, batch and token count that should reach the lowest loss in a given time on this machine.
 
 Some candidates are trained for seconds each. Two laws (perf/pace.py, perf/loss_law.py), fitted to their speed and loss,
 say which candidate to try next and, in the end, which should be best after the whole time.
@@ -10,11 +10,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
-
-import yaml
 
 from headrace.data.corpus.segments import plan_segments
 from headrace.errors import UsageError
@@ -48,7 +45,7 @@ EVALUATIONS = 10  # of a run, with a sample and a checkpoint each
 
 @dataclass
 class Proposal:
-    """Also what `plan --minutes --json` prints."""
+    """The proposed configuration and what to expect of it; also what `plan --minutes --json` prints."""
 
     config: Config
     minutes: float
@@ -74,7 +71,7 @@ class Proposal:
 
 
 def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = lambda _: None) -> Proposal:
-    """Try candidates for a share of the time, then say which is best. What is given in a config stays as it is.
+    """Try candidates for a share of the time and return the best. What a configuration gives stays as it is.
 
     >>> layers = Layers()                                                       # doctest: +SKIP
     >>> layers.add({"data.sources": ["corpus.txt"]}, "the call")                # doctest: +SKIP
@@ -106,13 +103,13 @@ class Search:
         self._misfit: UsageError | None = None
         base = _without_shape(given)
         sources = training_sources(base)
-        # Of text, also where files are compressed.
+        # Bytes of text, also where files are compressed.
         corpus_bytes = sum(segment.nbytes for segment in plan_segments(sources))
         self.train_bytes = corpus_bytes * (1 - base.data.validation_fraction)
         self._candidates = self._make_candidates(base, corpus_bytes)
 
     def add(self, run: ShortRun) -> None:
-        """Take note of a short run; also of the size that its vocabulary turned out to have."""
+        """Add a short run, and the real vocabulary size of its tokenizer."""
         self.runs.append(run)
         if "model.vocab_size" in self._given.values:
             return
@@ -121,13 +118,13 @@ class Search:
                 config.model.vocab_size = run.exposure.vocab_size
 
     def nearest_run(self, config: Config) -> ShortRun | None:
-        """The one most like it in size, whose way of computing should be the fastest here too. None at first."""
+        """Return the short run nearest in size, whose execution should be the fastest here too; None at first."""
         if len(self.runs) < len(SCOUTS):
             return None
         return min(self.runs, key=lambda run: abs(math.log(_parameters(run.config) / _parameters(config))))
 
     def next_to_try(self) -> Config | None:
-        """First a small and a larger network, to see how fast they are; then what looks best and is unlike those."""
+        """Return the next candidate: first a small and a larger network, then the most promising unlike those tried."""
         tried = [run.config for run in self.runs]
         unlike = [config for config in self._candidates if all(_is_unlike(config, other) for other in tried)]
         if not unlike or len(self.runs) >= MOST_RUNS:
@@ -140,7 +137,7 @@ class Search:
         return self._with_batch(config, prospect.batch_size)
 
     def best(self) -> tuple[Config, Prospect]:
-        """Among candidates whose tokens have been tried."""
+        """Return the best of the candidates whose tokenizer has been tried."""
         known = {run.config.data.tokenizer for run in self.runs}
         config, prospect = self._best_of([c for c in self._candidates if c.data.tokenizer in known])
         return self._with_batch(config, prospect.batch_size), prospect
@@ -178,7 +175,7 @@ class Search:
         return 1.0 if is_small else expected_bytes_per_token(config.model.vocab_size)
 
     def _make_candidates(self, base: Config, corpus_bytes: float) -> list[Config]:
-        """Every shape with every vocabulary, as far as the given values leave a choice; only what fits the memory."""
+        """Return every shape with every vocabulary, as far as the given values and the memory leave a choice."""
         proposed: list[dict[str, Any]] = [
             {
                 "data.tokenizer": f"bpe:{size}",
@@ -207,7 +204,7 @@ class Search:
         return list(distinct.values())
 
     def _build(self, values: dict[str, Any]) -> Config | None:
-        """The given values over the proposed ones; None where they do not go together."""
+        """Return a configuration of the given values over the proposed ones; None where they do not go together."""
         layers = Layers()
         layers.add({"training.max_length": sequence_length_for(self._minutes)}, "plan")
         layers.add(values, "plan")
@@ -232,7 +229,7 @@ class Search:
 
 
 def _without_shape(given: Layers) -> Config:
-    """What is given of the text and its tokens; the rest need only go with some candidate, not with the defaults."""
+    """Return the given values about text and tokens; the others need only go with some candidate."""
     layers = Layers()
     about_text = {key: value for key, value in given.values.items() if key.startswith("data.") or "vocab" in key}
     layers.add(about_text, "given")
@@ -259,8 +256,8 @@ def _pace_of(run: ShortRun) -> tuple[float, int, float]:
 def _assumptions(proposal: Proposal, run_s: float) -> list[str]:
     exposure = proposal.prospect.exposure
     texts = [
-        f"{len(proposal.runs)} short runs of {human_time(run_s)} give the speed, and by a scaling law (docs/metrics.md)"
-        f" what the loss will be after {proposal.minutes:g} minutes",
+        f"{len(proposal.runs)} short runs of {human_time(run_s)} measure the speed; a scaling law (docs/metrics.md)"
+        f" estimates the loss after {proposal.minutes:g} minutes",
         "training has this machine to itself, as the short runs had; planning is not part of the minutes",
         "the learning rate and schedule are the defaults, at which the law was fitted",
     ]
@@ -270,28 +267,3 @@ def _assumptions(proposal: Proposal, run_s: float) -> list[str]:
             f" {human_count(exposure.useful_tokens)} fresh ones, and a larger network would learn more of it by heart"
         )
     return texts
-
-
-def write_plan(proposal: Proposal, path: Path) -> None:
-    """The whole config as YAML, which `headrace train` takes; never over another file."""
-    values = proposal.config.model_dump(exclude={"run"})
-    values["data"]["sources"] = [_absolute(source) for source in values["data"]["sources"]]
-    exposure = proposal.prospect.exposure
-    lines = [
-        f"Proposed by headrace plan --minutes {proposal.minutes:g}: {human_count(exposure.parameters)} parameters,"
-        f" about {human_count(exposure.tokens)} tokens, expected {proposal.prospect.bits_per_byte:.2f} bits per byte.",
-        *(f"Assumed: {text}." for text in proposal.assumptions),
-    ]
-    text = "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(values, sort_keys=False)
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{path}: exists already. Choose another --out.") from None
-    except OSError as problem:
-        raise UsageError(f"{path}: cannot be written ({problem.strerror}).") from None
-
-
-def _absolute(source: Any) -> Any:
-    """So that the config can be run from any folder."""
-    return str(Path(source).resolve()) if isinstance(source, str) else source

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from headrace.errors import CorpusError, UsageError
+from headrace.instruments import proposal as room
 from headrace.instruments.short_run import ShortRun
-from headrace.jobs import propose as recipe
 from headrace.models.counts import count
 from headrace.perf.loss_law import Exposure, Law
 from headrace.run.config import Config, Layers
@@ -41,7 +41,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         exposure = Exposure(counts.num_parameters, config.model.vocab_size, seconds / per_token, train_bytes / 3, 3.0)
         return ShortRun(config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2, "float32", "default")
 
-    monkeypatch.setattr(recipe, "train_briefly", pretend)
+    monkeypatch.setattr(room, "train_briefly", pretend)
     return seen
 
 
@@ -52,9 +52,9 @@ def given(corpus: Path, **values: Any) -> Layers:
 
 
 def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[Config]) -> None:
-    proposal = recipe.propose(given(corpus), minutes=5)
+    proposal = room.propose(given(corpus), minutes=5)
     config = proposal.config
-    assert 2 <= len(tried) <= recipe.MOST_RUNS
+    assert 2 <= len(tried) <= room.MOST_RUNS
     assert len({config.model_dump_json() for config in tried}) == len(tried), "nothing is tried twice"
     assert config.training.max_minutes == 5
     assert config.data.tokenizer in {config.data.tokenizer for config in tried}
@@ -67,14 +67,14 @@ def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[
 
 
 def test_more_time_gives_a_larger_network(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe, "plan_segments", lambda _: [type("Segment", (), {"nbytes": 10**10})])
-    minute, day = (recipe.propose(given(corpus), minutes).prospect.exposure.parameters for minutes in (1, 1440))
+    monkeypatch.setattr(room, "plan_segments", lambda _: [type("Segment", (), {"nbytes": 10**10})])
+    minute, day = (room.propose(given(corpus), minutes).prospect.exposure.parameters for minutes in (1, 1440))
     assert minute < day
 
 
 def test_what_is_given_stays(corpus: Path, tried: list[Config]) -> None:
     values = {"model.d_model": 96, "training.batch_size": 5, "data.tokenizer": "byte", "training.max_length": 32}
-    config = recipe.propose(given(corpus, **values), minutes=5).config
+    config = room.propose(given(corpus, **values), minutes=5).config
     assert (config.model.d_model, config.training.batch_size, config.training.max_length) == (96, 5, 32)
     assert config.data.tokenizer == "byte"
     assert all(one.model.d_model == 96 for one in tried)
@@ -82,13 +82,13 @@ def test_what_is_given_stays(corpus: Path, tried: list[Config]) -> None:
 
 def test_what_cannot_be_planned(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="num_heads 37 does not divide"):
-        recipe.propose(given(corpus, **{"model.num_heads": 37}), minutes=5)
-    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
+        room.propose(given(corpus, **{"model.num_heads": 37}), minutes=5)
+    monkeypatch.setattr(room, "available_memory_bytes", lambda: 1000)
     with pytest.raises(UsageError, match="fits both the memory"):
-        recipe.propose(given(corpus), minutes=5)
+        room.propose(given(corpus), minutes=5)
     corpus.write_text("")
     with pytest.raises(CorpusError, match="empty"):
-        recipe.propose(given(corpus), minutes=5)
+        room.propose(given(corpus), minutes=5)
     assert not tried
 
 

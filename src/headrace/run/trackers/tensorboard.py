@@ -1,4 +1,4 @@
-"""TensorBoard event files beside metrics.jsonl: the same numbers, for people who have it open already."""
+"""TensorBoard event files beside metrics.jsonl, with the same numbers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.files import writing_failed
+from headrace.run.records import StepRecord
 
 SCALARS = (
     "loss",
@@ -23,7 +24,7 @@ SCALARS = (
 
 
 class TensorBoard:
-    """A hook that takes lines of metrics.jsonl.
+    """A writer of event files that takes the record of each step.
 
     It writes when it is called, unlike torch's SummaryWriter, whose thread prints a traceback when it cannot.
     """
@@ -52,13 +53,14 @@ class TensorBoard:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def __call__(self, line: dict[str, Any]) -> None:
-        """Add the numbers of a step; OSError if they cannot be written."""
+    def __call__(self, record: StepRecord) -> None:
+        """Add the numbers of a step; raise OSError if they cannot be written."""
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(errno.ENOENT, "somebody has removed it")
         for name in SCALARS:
-            if line.get(name) is not None:
-                self._write(step=line["step"], summary=self._make_summary(name, line[name]))
+            value = getattr(record, name)
+            if value is not None:
+                self._write(step=record.step, summary=self._make_summary(name, value))
 
     def _write(self, **values: Any) -> None:
         self._records.write(self._make_event(wall_time=time.time(), **values).SerializeToString())

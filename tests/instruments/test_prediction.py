@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from headrace.data.prepare import prepare
+from headrace.instruments import prediction
 from headrace.instruments import rehearsal as rehearse
 from headrace.instruments.rehearsal import _quick_depths
-from headrace.jobs import plan as recipe
 from headrace.machine.measure import Measurements
 from headrace.models.counts import count
 from headrace.perf.memory import MemoryParts
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal, find_bound
-from headrace.run import machine as machine_recipe
+from headrace.run import machine as machine_room
 from headrace.run.config import Config, Layers
 from tests.conftest import make_text
 
@@ -28,7 +28,7 @@ Command = Callable[..., tuple[int, str, str]]
 def known_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine that need not be measured."""
     rates = Measurements({"float32": {1: 1e11}, "bfloat16": {1: 1e11}}, 1e10, None, 1e9, busy_cores=0.0)
-    monkeypatch.setattr(machine_recipe, "measure", lambda *_: rates)
+    monkeypatch.setattr(machine_room, "measure", lambda *_: rates)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
 
 
@@ -70,7 +70,7 @@ def test_what_bounds_a_step(flops: float, traffic: float, name: str) -> None:
 
 def test_a_plan_adds_up(tmp_path: Path) -> None:
     config = tiny(tmp_path)
-    plan = recipe.plan(config)
+    plan = prediction.predict_run(config)
     assert config.model.vocab_size == 0, "the caller's config is left alone"
     assert plan.fits
     assert plan.work.counts.num_parameters == plan.as_json()["parameters"]
@@ -88,64 +88,64 @@ def test_a_plan_adds_up(tmp_path: Path) -> None:
 def test_a_run_that_waits_for_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, **{"data.cache_dir": str(tmp_path / "tokens"), "training.evaluate_every": 5})
     prepare([tmp_path / "corpus.txt"], "byte", tmp_path / "tokens")
-    fast = recipe.plan(config)
+    fast = prediction.predict_run(config)
     assert fast.data_s is not None and fast.step_s is not None and fast.evaluation_s is not None
     assert fast.bound.name != "data"
     assert fast.total_s == pytest.approx(50 * fast.step_s + 10 * fast.evaluation_s)
-    monkeypatch.setattr(recipe, "_time_loader", lambda *_: 60.0)
-    slow = recipe.plan(config)
+    monkeypatch.setattr(prediction, "_time_loader", lambda *_: 60.0)
+    slow = prediction.predict_run(config)
     assert slow.bound.name == "data"
     assert slow.step_s == 60.0
 
 
 def test_what_the_prediction_does_without_is_said(tmp_path: Path) -> None:
     asked = {"training.memory_budget": "1GB", "training.compile": True, "run.processes": 2}
-    said = " ".join(recipe.plan(tiny(tmp_path, **asked)).assumptions)
+    said = " ".join(prediction.predict_run(tiny(tmp_path, **asked)).assumptions)
     assert all(word in said for word in ("memory_budget", "compile", "headrace scale")), said
 
 
 def test_the_first_limit_counts(tmp_path: Path) -> None:
-    plan = recipe.plan(tiny(tmp_path, **{"training.max_minutes": 1e-6}))
+    plan = prediction.predict_run(tiny(tmp_path, **{"training.max_minutes": 1e-6}))
     assert plan.total_s == pytest.approx(6e-5)
     assert plan.total_steps == 1
-    plan = recipe.plan(tiny(tmp_path, **{"training.max_steps": 0}))
-    assert plan.total_s == pytest.approx(60 * recipe.DEFAULT_MINUTES)
+    plan = prediction.predict_run(tiny(tmp_path, **{"training.max_steps": 0}))
+    assert plan.total_s == pytest.approx(60 * prediction.DEFAULT_MINUTES)
 
 
 def test_a_config_that_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, **{"training.micro_batch_size": 8})
     rehearsal = Rehearsal(8, ByLayers({5: 0.1}), ByLayers({5: 0.1}))
     footprint = Footprint(runtime_bytes=10**8, activation_bytes_per_token=15_000.0, grown_bytes=10**8)
-    monkeypatch.setattr(recipe, "rehearse", lambda *_: (rehearsal, footprint))
-    monkeypatch.setattr(recipe, "memory_bytes", lambda: 10**8)
-    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 10**9)
-    fitting = recipe.plan(config)
+    monkeypatch.setattr(prediction, "rehearse", lambda *_: (rehearsal, footprint))
+    monkeypatch.setattr(prediction, "memory_bytes", lambda: 10**8)
+    monkeypatch.setattr(prediction, "available_memory_bytes", lambda: 10**9)
+    fitting = prediction.predict_run(config)
     assert fitting.fits
-    assert fitting.memory.total == 2 * 10**8 + recipe.LEFT_BEHIND_BYTES + fitting.memory.loader
+    assert fitting.memory.total == 2 * 10**8 + prediction.LEFT_BEHIND_BYTES + fitting.memory.loader
 
-    monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 1e9)
-    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: fitting.memory.total - 10**8 - 1000)
-    plan = recipe.plan(config)
+    monkeypatch.setattr(prediction, "LARGEST_REHEARSAL", 1e9)
+    monkeypatch.setattr(prediction, "available_memory_bytes", lambda: fitting.memory.total - 10**8 - 1000)
+    plan = prediction.predict_run(config)
     assert not plan.fits
     assert plan.headroom_bytes == -1000
     assert plan.remedies[0].startswith("training.micro_batch_size=1 needs")
-    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
-    assert "no number of layers fits" in recipe.plan(config).remedies[-1]
+    monkeypatch.setattr(prediction, "available_memory_bytes", lambda: 1000)
+    assert "no number of layers fits" in prediction.predict_run(config).remedies[-1]
 
 
 def test_what_is_too_large_to_rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, "count_memory", lambda *_, **__: MemoryParts(1, 0, 1, 1, 1, 1, 1, 1, 1 << 60))
-        few = recipe.plan(config)
+        patch.setattr(prediction, "count_memory", lambda *_, **__: MemoryParts(1, 0, 1, 1, 1, 1, 1, 1, 1 << 60))
+        few = prediction.predict_run(config)
     assert few.tokens_per_second
     assert any("too large to rehearse whole" in text for text in few.assumptions)
-    whole = recipe.plan(config)
-    monkeypatch.setattr(recipe, "rehearse", recipe.rehearse_few_layers)
-    extended = recipe.plan(config)
+    whole = prediction.predict_run(config)
+    monkeypatch.setattr(prediction, "rehearse", prediction.rehearse_few_layers)
+    extended = prediction.predict_run(config)
     assert extended.memory.activations == pytest.approx(whole.memory.activations, rel=0.1)
-    monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 0.0)
-    unknown = recipe.plan(config)
+    monkeypatch.setattr(prediction, "LARGEST_REHEARSAL", 0.0)
+    unknown = prediction.predict_run(config)
     assert unknown.tokens_per_second is None
     assert unknown.bound.name == "unknown"
     assert unknown.memory.activations > 0
@@ -155,10 +155,10 @@ def test_what_is_too_large_to_rehearse(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_rehearsal_takes_at_least_what_is_held(tmp_path: Path, precision: str, optimizer: str) -> None:
     config = tiny(tmp_path, **{"training.precision": precision, "training.optimizer": optimizer, "model.d_model": 128})
-    recipe._complete(config, [])
-    execution = recipe.quick_execution(config.model, config.training)
+    prediction._complete(config, [])
+    execution = prediction.quick_execution(config.model, config.training)
     assert execution.precision == precision
-    rehearsal, footprint = recipe.rehearse(config.model, config.training, execution)
+    rehearsal, footprint = prediction.rehearse(config.model, config.training, execution)
     assert all(seconds > 0 for seconds in rehearsal.step_seconds(5, 8).values())
     assert footprint.grown_bytes is not None
     assert footprint.activation_bytes_per_token > 0
@@ -166,14 +166,14 @@ def test_a_rehearsal_takes_at_least_what_is_held(tmp_path: Path, precision: str,
 
 def test_a_build_without_onednn_is_rehearsed_with_its_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearse, "has_onednn", lambda: False)
-    assert recipe.plan(tiny(tmp_path, **{"training.matmul": "default"})).tokens_per_second
+    assert prediction.predict_run(tiny(tmp_path, **{"training.matmul": "default"})).tokens_per_second
 
 
 def test_the_command_on_what_does_not_fit(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny(tmp_path)
-    monkeypatch.setattr(recipe, "LARGEST_REHEARSAL", 0.0)
-    monkeypatch.setattr(recipe, "available_memory_bytes", lambda: 1000)
-    monkeypatch.setattr(recipe, "memory_bytes", lambda: 1000)
+    monkeypatch.setattr(prediction, "LARGEST_REHEARSAL", 0.0)
+    monkeypatch.setattr(prediction, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(prediction, "memory_bytes", lambda: 1000)
     code, out, _ = command("plan", tmp_path / "corpus.txt", "training.micro_batch_size=16")
     assert code == 0
     assert "does not fit" in out

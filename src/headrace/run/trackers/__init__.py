@@ -1,0 +1,1 @@
+"""One file per experiment tracker: each takes the record of every step."""
