@@ -54,7 +54,7 @@ def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[
 
 
 def check_may_write(out: Path) -> None:
-    """Refuse a file that this command did not write."""
+    """Refuse to overwrite a file that this command did not write."""
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"{out}: not a place for a file. Choose another --out.")
     if out.exists() and not out.read_text(errors="replace").startswith(HEADER):
@@ -62,7 +62,7 @@ def check_may_write(out: Path) -> None:
 
 
 def write_tuned(out: Path, result: Tuning) -> None:
-    """Write the configuration that was given, with what was found to be faster."""
+    """Write the given configuration with the changes that were taken."""
     values = result.tuned.model_dump(exclude_defaults=True, exclude={"run"})
     gain = f"{result.gain.percent:+.0f}% tokens/s" if result.gain.percent else "nothing was clearly faster"
     text = f"{HEADER}: {gain}.\n{yaml.safe_dump(values, sort_keys=False)}"

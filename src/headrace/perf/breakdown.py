@@ -40,7 +40,7 @@ def break_down(seconds: Mapping[str, float], wall_s: float | None = None) -> lis
     known = sum(stages.values())
     other = seconds.get(Stage.OTHER, 0.0) if wall_s is None else max(0.0, wall_s - known)
     total = max(known + other, 1e-9)
-    return [Share(stage, value, 100 * value / total) for stage, value in {**stages, Stage.OTHER: other}.items()]
+    return [Share(stage, value, 100 * value / total) for stage, value in {**stages, str(Stage.OTHER): other}.items()]
 
 
 @dataclass(frozen=True)

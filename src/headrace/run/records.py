@@ -348,7 +348,7 @@ class TuningRecord(Record):
     peak_memory_bytes: int | None = None
     """Peak memory of the tuned configuration."""
     seconds: float | None = None
-    """Time that the trials took."""
+    """Time that measuring took."""
     findings: list[FindingRecord]
     """Every change that was tried."""
     changes: dict[str, Any] = Field(default_factory=dict)
