@@ -14,6 +14,7 @@ from headrace.models.counts import count
 from headrace.models.network import build
 from headrace.perf.memory import estimated_activation_bytes_per_token, weight_copy_bytes
 from headrace.training.activations import LENGTH, activation_bytes_per_token, kept_bytes
+from headrace.training.execution import Execution, Precision
 
 VARIATIONS: list[dict[str, Any]] = [{}, {"bias": False}, {"tie_embeddings": False}, {"d_ff": 96, "num_heads": 2}]
 
@@ -33,12 +34,13 @@ def test_counts_and_matrices_are_those_of_the_network(arch: str, variation: dict
 
 @pytest.mark.parametrize("arch", architecture_names())
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_activations_are_estimated_near_what_is_counted(arch: str, precision: str) -> None:
+def test_activations_are_estimated_near_what_is_counted(arch: str, precision: Precision) -> None:
     config = ModelConfig(arch=arch, d_model=256, num_layers=4, vocab_size=257, context=64)
     network = build(config)
-    per_token = activation_bytes_per_token(network, precision)
+    execution = Execution(1, precision)
+    per_token = activation_bytes_per_token(network, execution)
     assert estimated_activation_bytes_per_token(config, precision) == pytest.approx(per_token, rel=0.05)
-    shared = kept_bytes(network, precision, 1, LENGTH) - LENGTH * per_token
+    shared = kept_bytes(network, execution, 1, LENGTH) - LENGTH * per_token
     assert weight_copy_bytes(count(config, LENGTH), precision) == pytest.approx(shared, abs=10_000)
 
 

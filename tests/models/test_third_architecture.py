@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 from torch.utils.flop_counter import FlopCounterMode
 
-from headrace.generation.decoding import Sampling
+from headrace.distributed.replicas import Replica
+from headrace.generation.sampling import Sampling
 from headrace.instruments.rehearsal import quick_execution, random_batch, rehearse
 from headrace.jobs.generate import load_model, stream_text
 from headrace.jobs.train import train
 from headrace.models.architecture import Architecture, Matrix, Part, find_architecture, register, unregister
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
+from headrace.models.kernels import Kernels
 from headrace.models.linear import Linear
 from headrace.models.network import KeyValueCache, Network, attend, build
 from headrace.report import report
@@ -31,6 +33,7 @@ from headrace.run.memory import count_memory
 from headrace.run.pretraining import Pretraining
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.config import TrainingConfig
+from headrace.training.execution import Execution, Precision
 from headrace.training.optimizers.assignment import assign, state_bytes, update_flops
 from headrace.training.optimizers.muon import Muon
 from headrace.training.step import batch_loss
@@ -82,14 +85,23 @@ class Block(nn.Module):
         self.up = Linear(width, config.feed_forward, bias=False)
         self.down = Linear(config.feed_forward, width, bias=False)
 
-    def forward(self, x_BTD: Tensor, _: Any, mask: Tensor | None, cache: KeyValueCache | None, layer: int) -> Tensor:
+    def forward(
+        self,
+        x_BTD: Tensor,
+        _: Any,
+        mask: Tensor | None,
+        cache: KeyValueCache | None,
+        layer: int,
+        kernels: Kernels,
+    ) -> Tensor:
         B, T, D = x_BTD.shape
-        qkv = self.query_key_value(self.attention_norm(x_BTD)).view(B, T, 3, self.heads, D // self.heads)
+        qkv = self.query_key_value(self.attention_norm(x_BTD), kernels).view(B, T, 3, self.heads, D // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        x_BTD = x_BTD + self.out(attend(query, key, value, mask))
-        out_BTD: Tensor = x_BTD + self.down(relu(self.up(self.feed_forward_norm(x_BTD))).square())
+        x_BTD = x_BTD + self.out(attend(query, key, value, mask), kernels)
+        hidden = relu(self.up(self.feed_forward_norm(x_BTD), kernels)).square()
+        out_BTD: Tensor = x_BTD + self.down(hidden, kernels)
         return out_BTD
 
 
@@ -138,7 +150,7 @@ def test_it_is_counted(tied: bool) -> None:
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),  # PyTorch counts no other one on a CPU
         FlopCounterMode(display=False) as counter,
     ):
-        batch_loss(network, random_batch(config, 4, 32), slice(0, 4), 1.0).backward()  # type: ignore[no-untyped-call]
+        batch_loss(Replica(network), random_batch(config, 4, 32), slice(0, 4), 1.0).backward()  # type: ignore[no-untyped-call]
     other_half = 3 * 2.0 * config.num_layers * 32 * config.d_model  # PyTorch counts attention over the whole square
     assert counter.get_total_flops() == 4 * 32 * (counts.training_flops_per_token + other_half)
 
@@ -155,9 +167,9 @@ def test_muon_gets_its_matrices() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_its_memory_is_predicted(tmp_path: Path, precision: str) -> None:
+def test_its_memory_is_predicted(tmp_path: Path, precision: Precision) -> None:
     config = shape(d_model=256, num_layers=4, context=64)
-    counted = activation_bytes_per_token(build(config), precision)
+    counted = activation_bytes_per_token(build(config), Execution(1, precision))
     estimated = config.num_layers * find_architecture("squared").activation_bytes(config, precision)
     assert estimated == pytest.approx(counted, rel=0.05)
     layers = Layers()
@@ -169,7 +181,7 @@ def test_its_memory_is_predicted(tmp_path: Path, precision: str) -> None:
     counts = count(run.model, run.training.max_length)
     assert (parts.weights, parts.optimizer) == (4 * counts.num_parameters, state_bytes(counts, "muon"))
     rehearsal, footprint = rehearse(run.model, run.training, execution)
-    assert footprint.activation_bytes_per_token == activation_bytes_per_token(build(run.model), precision)
+    assert footprint.activation_bytes_per_token == activation_bytes_per_token(build(run.model), execution)
     assert all(seconds > 0 for seconds in rehearsal.step_seconds(2, 4).values())
 
 
