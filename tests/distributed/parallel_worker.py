@@ -15,6 +15,7 @@ from unittest.mock import patch
 from headrace.distributed import group as groups
 from headrace.distributed.launch import end_with_starter
 from headrace.distributed.pieces import local
+from headrace.run import environment
 from headrace.run import pretraining as pretrain
 from headrace.run.config import Layers
 from headrace.training.step import TokenBatch, TrainStep
@@ -44,8 +45,8 @@ def train(settings: dict[str, Any], stop_at: int | None = None, is_asking: bool 
 
     with (
         patch.object(TrainStep, "__call__", recorded),
-        patch.object(pretrain, "measure_peak_flops", _quick),
-        patch.object(pretrain, "measure_memory_bandwidth", _quick),
+        patch.object(environment, "measure_peak_flops", _quick),
+        patch.object(environment, "measure_memory_bandwidth", _quick),
         pretrain.Pretraining(layers.build(), should_stop) as pretraining,
     ):
         for info in pretraining.steps():
