@@ -17,6 +17,7 @@ from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
 
 BATCH_BYTES = 1 << 20
+DECODED_BYTES = 16 << 20
 MAX_BATCH_ROWS = 1024
 
 
@@ -71,14 +72,16 @@ def iterate_texts(
         for group in range(begin, end):
             facts = metadata.row_group(group)
             try:
-                expanded = page_bytes(path, facts.column(number))
+                expanded, dictionary_bytes = page_bytes(path, facts.column(number))
                 if expanded > max_page_bytes:
                     raise CorpusError(
                         f"{path}: row group {group} expands to {expanded >> 20:,} MiB: a decompression bomb? If it is"
                         " meant to, raise max_expansion of its source."
                     )
                 row_bytes = expanded / max(facts.num_rows, 1)
-                batch_rows = int(max(1, min(MAX_BATCH_ROWS, BATCH_BYTES / max(row_bytes, 1))))
+                # A row may stand for all of a dictionary, and a batch is decoded whole.
+                most_rows = min(MAX_BATCH_ROWS, DECODED_BYTES / max(dictionary_bytes, 1))
+                batch_rows = int(max(1, min(most_rows, BATCH_BYTES / max(row_bytes, 1))))
                 for batch in file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False):
                     for texts in _bounded(batch.column(0)):
                         yield row, texts
@@ -121,8 +124,9 @@ def _opened(path: str, column: str) -> Iterator[Any]:
         with pa.OSFile(os.fsencode(path)) as handle:  # as bytes: a path may be anything, and is never an address
             metadata = pq.read_metadata(handle)
             _check_column(path, column, metadata.schema.to_arrow_schema())
-            # Without these, pyarrow reads whole column chunks ahead, and writes out what a dictionary stands for.
-            options = {"pre_buffer": False, "buffer_size": 1 << 20, "read_dictionary": [column]}
+            # Without these, pyarrow reads whole column chunks ahead. (Asked for dictionaries, it would make one of all
+            # values of a row group, also where the file has none.)
+            options = {"pre_buffer": False, "buffer_size": 1 << 20}
             with pq.ParquetFile(handle, metadata=metadata, **options) as file:
                 yield file
     except (pa.ArrowException, OSError) as problem:

@@ -1,7 +1,7 @@
 """How large the pages of a parquet column are once expanded, by their own headers.
 
 A reader allocates what a page's header says, and the footer may say anything else. Page headers are Thrift structs in
-the compact protocol; of each only the fields 2 and 3 (expanded and stored size) are needed, and its length.
+the compact protocol; of each only the fields 1 to 3 (kind, expanded and stored size) are needed, and its length.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from typing import Any, BinaryIO
 _HEADER_BYTES = 8 << 10
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_DEPTH = 8
+_DICTIONARY = 2  # the kind of page that holds the distinct values
 
 
-def page_bytes(path: str, column: Any) -> int:
-    """Return the expanded size of all pages of a column chunk (pyarrow's `ColumnChunkMetaData`)."""
+def page_bytes(path: str, column: Any) -> tuple[int, int]:
+    """Return the expanded bytes of all pages of a column chunk (`ColumnChunkMetaData`), and of its dictionaries."""
     offsets = [column.data_page_offset, column.dictionary_page_offset if column.has_dictionary_page else None]
     place = min(offset for offset in offsets if offset is not None)
     end = place + column.total_compressed_size
-    total = 0
+    total = dictionaries = 0
     with open(path, "rb", buffering=0) as file:
         while place < end:
-            expanded, stored, length = _page_header(file, place)
+            kind, expanded, stored, length = _page_header(file, place)
             total += expanded
+            dictionaries += expanded if kind == _DICTIONARY else 0
             place += length + stored
-    return total
+    return total, dictionaries
 
 
-def _page_header(file: BinaryIO, place: int) -> tuple[int, int, int]:
-    """Return the expanded size, the stored size, and the header's own length."""
+def _page_header(file: BinaryIO, place: int) -> tuple[int, int, int, int]:
+    """Return the kind of a page, its expanded size, its stored size, and the header's own length."""
     size = _HEADER_BYTES
     while True:
         data = os.pread(file.fileno(), size, place)
@@ -44,7 +46,7 @@ def _page_header(file: BinaryIO, place: int) -> tuple[int, int, int]:
     expanded, stored = fields.get(2, -1), fields.get(3, -1)
     if expanded < 0 or stored < 0:
         raise ValueError(f"the page header at byte {place:,} has no sizes")
-    return expanded, stored, reader.place
+    return fields.get(1, 0), expanded, stored, reader.place
 
 
 class _Compact:
