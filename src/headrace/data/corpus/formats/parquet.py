@@ -76,7 +76,7 @@ def iterate_texts(
                 if expanded > max_page_bytes:
                     raise CorpusError(
                         f"{path}: row group {group} expands to {expanded >> 20:,} MiB: a decompression bomb? If it is"
-                        " meant to, raise max_expansion of its source."
+                        " meant to, raise the limit: data.max_expansion=FACTOR"
                     )
                 row_bytes = expanded / max(facts.num_rows, 1)
                 # A row may stand for all of a dictionary, and a batch is decoded whole.
