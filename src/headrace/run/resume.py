@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from headrace.distributed.group import Group
 from headrace.errors import CheckpointError, UsageError
 from headrace.run.config import Config
-from headrace.run.directory import RunFolder
-from headrace.run.records import CheckpointState
+from headrace.run.directory import Kind, RunFolder
+from headrace.run.records import CheckpointState, SavedModel
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.execution import Execution
 from headrace.training.restore import STATE, read_state
@@ -32,8 +32,17 @@ def split_checkpoint(path: Path) -> tuple[Path, bool | str]:
 
 def read_checkpoint_state(checkpoint: Path) -> CheckpointState:
     """Read the state of a checkpoint, once every file of it has been checked."""
+    return _read_as(CheckpointState, checkpoint)
+
+
+def read_saved_model(checkpoint: Path) -> SavedModel:
+    """Read what generating text needs of a checkpoint's state, once every file of the checkpoint has been checked."""
+    return _read_as(SavedModel, checkpoint)
+
+
+def _read_as(kind: type[Kind], checkpoint: Path) -> Kind:
     try:
-        return CheckpointState.model_validate(read_state(checkpoint))
+        return kind.model_validate(read_state(checkpoint))
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
