@@ -83,7 +83,7 @@ def train(config: Config) -> dict[str, float]:
     training = config.training
     step_s = statistics.median(times[WARM_STEPS:])
     return {
-        "tokens_per_second": training.batch_size * training.max_length / step_s,
+        "tokens_per_second": training.tokens_per_update / step_s,
         "memory_bytes": peak_memory_bytes(),
     }
 
@@ -130,11 +130,11 @@ def main() -> int:
 def compare(name: str, folder: Path, threads: int, num_pairs: int) -> dict[str, Any]:
     config = make_config(name, folder, threads)
     model, training = config.model, config.training
-    model.context = training.max_length
+    model.context = training.sequence_length
     pairs = []
     for _ in range(num_pairs):
         predicted = in_own_process("predict", name, folder, threads)
-        quick = int(MEASURE_SECONDS * predicted["tokens_per_second"] / (training.batch_size * training.max_length))
+        quick = int(MEASURE_SECONDS * predicted["tokens_per_second"] / training.tokens_per_update)
         num_steps = WARM_STEPS + max(LEAST_STEPS, min(MOST_STEPS, quick))
         pairs.append((predicted, in_own_process("train", name, folder, threads, num_steps)))
     row: dict[str, Any] = {"config": name, "parameters": count(model, model.context).num_parameters}

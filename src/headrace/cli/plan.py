@@ -69,7 +69,7 @@ def _shape(config: Config) -> str:
     model, training = config.model, config.training
     return (
         f"{model.num_layers} layers of {model.d_model}, {config.data.tokenizer}, batches of {training.batch_size} x"
-        f" {training.max_length}"
+        f" {training.sequence_length}"
     )
 
 

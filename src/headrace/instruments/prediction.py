@@ -116,8 +116,8 @@ def predict_run(config: Config) -> Plan:
     model, training = config.model, config.training
     work = count_work(
         model,
-        training.max_length,
-        training.batch_size * training.max_length,
+        training.sequence_length,
+        training.tokens_per_update,
         update_flops(model, training.optimizer),
         training.gradient_checkpointing,
     )
@@ -130,14 +130,16 @@ def predict_run(config: Config) -> Plan:
     data_s = None if corpus.cache is None else _time_loader(config, corpus.cache)
     if step_s is not None and data_s is not None:
         step_s = max(step_s, data_s)
-    steps_per_epoch = corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.max_length
+    steps_per_epoch = (
+        corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.sequence_length
+    )
     evaluation_s = _evaluation_seconds(config, seconds, corpus.tokens)
     total_s, total_steps = _total(config, step_s, evaluation_s, steps_per_epoch)
     result = Plan(
         work=work,
         execution=execution,
         step_seconds=seconds,
-        tokens_per_second=training.batch_size * training.max_length / step_s if step_s else None,
+        tokens_per_second=training.tokens_per_update / step_s if step_s else None,
         step_s=step_s,
         data_s=data_s,
         evaluation_s=evaluation_s,
@@ -196,7 +198,7 @@ def _complete(config: Config, assumptions: list[str]) -> _Corpus:
         model.vocab_size = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec)
         if cache is None and not spec.startswith("bpe:"):
             assumptions.append(f"a vocabulary of {model.vocab_size:,} tokens: the tokenizer is not there yet")
-    model.context = model.context or config.training.max_length
+    model.context = model.context or config.training.sequence_length
     if cache is not None:
         return _Corpus(cache.num_bytes, cache.num_tokens, cache)
     num_bytes = sum(segment.nbytes for segment in plan_segments(sources))
@@ -208,7 +210,7 @@ def _complete(config: Config, assumptions: list[str]) -> _Corpus:
 def _time_loader(config: Config, cache: Cache) -> float:
     """Measure the seconds that the workers together take for a batch of the tokenised corpus."""
     data, training = config.data, config.training
-    size, length = training.batch_size, training.max_length
+    size, length = training.batch_size, training.sequence_length
     with Loader(cache, size, length, prefetch_batches=0, packing=data.packing, shuffle=data.shuffle) as loader:
         next(loader)  # finds its place
         began = time.perf_counter()
@@ -224,7 +226,7 @@ def _evaluation_seconds(config: Config, seconds: dict[str, float] | None, corpus
     training = config.training
     tokens = config.data.validation_fraction * corpus_tokens
     tokens = min(tokens, training.evaluation_tokens or tokens)
-    return seconds["forward and backward"] / 3 * tokens / (training.batch_size * training.max_length)
+    return seconds["forward and backward"] / 3 * tokens / training.tokens_per_update
 
 
 def _finished_cache(sources: list[Source], spec: str, data: DataConfig) -> Cache | None:
@@ -242,7 +244,7 @@ def _rehearse(
     """Rehearse the run, as far as that does not crowd the machine; None for what was not measured."""
     model, training = config.model, config.training
     few = model.model_copy(update={"num_layers": min(FEW_LAYERS, model.num_layers)})
-    if 5 * 4 * count(few, training.max_length).num_parameters > LARGEST_REHEARSAL * free:
+    if 5 * 4 * count(few, training.sequence_length).num_parameters > LARGEST_REHEARSAL * free:
         assumptions.append("too large to rehearse here: speed is unknown, activations and fragmentation are estimated")
         return Execution.from_config(training), None, None
     execution = quick_execution(model, training)

@@ -132,7 +132,7 @@ class Search:
         if len(tried) < len(SCOUTS):
             wanted = math.log(SCOUTS[len(tried)])
             config = min(unlike, key=lambda config: abs(math.log(_parameters(config)) - wanted))
-            return self._with_batch(config, batch_size_for(SCOUT_TOKENS, config.training.max_length))
+            return self._with_batch(config, batch_size_for(SCOUT_TOKENS, config.training.sequence_length))
         config, prospect = self._best_of(unlike)
         return self._with_batch(config, prospect.batch_size)
 
@@ -157,7 +157,7 @@ class Search:
         unique_tokens = self.train_bytes / per_token
         return foresee(
             config.model,
-            training.max_length,
+            training.sequence_length,
             update_flops(config.model, training.optimizer),
             unique_tokens,
             per_token,
@@ -218,7 +218,7 @@ class Search:
             return None
         model = config.model
         model.num_heads, model.d_ff = model.heads, model.feed_forward
-        model.context = model.context or config.training.max_length
+        model.context = model.context or config.training.sequence_length
         return config
 
     def _with_batch(self, config: Config, batch_size: int) -> Config:
@@ -238,7 +238,7 @@ def _without_shape(given: Layers) -> Config:
 
 
 def _parameters(config: Config) -> int:
-    return count(config.model, config.training.max_length).num_parameters
+    return count(config.model, config.training.sequence_length).num_parameters
 
 
 def _is_unlike(config: Config, other: Config) -> bool:
@@ -248,8 +248,8 @@ def _is_unlike(config: Config, other: Config) -> bool:
 
 def _pace_of(run: ShortRun) -> tuple[float, int, float]:
     model, training = run.config.model, run.config.training
-    batch_tokens = training.batch_size * training.max_length
-    flops = flops_per_token(model, training.max_length, batch_tokens, update_flops(model, training.optimizer))
+    batch_tokens = training.tokens_per_update
+    flops = flops_per_token(model, training.sequence_length, batch_tokens, update_flops(model, training.optimizer))
     return flops, model.num_layers, run.seconds_per_token
 
 

@@ -92,7 +92,7 @@ class _Bench:
             self.execution = Execution.from_config(training)
         self._step = TrainStep(Replica(network), optimizer, self.execution, training.gradient_clip)
         size = self.execution.micro_batch_size
-        per_pass = max(1, LEAST_TOKENS // (size * training.max_length))
+        per_pass = max(1, LEAST_TOKENS // (size * training.sequence_length))
         self._num_rows = min(training.batch_size, per_pass * size)
 
     def measure(self) -> Cost:
@@ -107,7 +107,7 @@ class _Bench:
             passes = (seconds.forward + seconds.backward) * training.batch_size / self._num_rows
             spent += waited + passes + seconds.optimizer
             num_steps += 1
-        return Cost(spent / num_steps / (training.batch_size * training.max_length), peak_memory_bytes())
+        return Cost(spent / num_steps / training.tokens_per_update, peak_memory_bytes())
 
     def _next(self) -> Batch:
         """Return the next batch, its ids folded into the vocabulary where a smaller one is tried."""

@@ -57,7 +57,7 @@ def _points(run: RunRecord) -> list[Point]:
     per_token = run.environment.activation_bytes_per_token
     if not bandwidth or not peak or per_token is None:
         return []
-    kept = per_token * run.tokens_per_step
+    kept = per_token * run.training.tokens_per_update
     traffic = least_traffic(run.work, run.num_micro_batches, kept, state_bytes(run.work.counts, run.training.optimizer))
     seconds = {stage: value / len(run.metrics) for stage, value in run.seconds.items()}
     return roofline_points(run.work.timed_flops, traffic, seconds, peak, bandwidth)

@@ -53,7 +53,7 @@ def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
 
 def _training_rate(run: RunRecord, line: StepRecord) -> float:
     """Return the throughput of a step without evaluation and saving, which come rarely and would hide the rest."""
-    return speed.tokens_per_second(run.tokens_per_step, line.update_s)
+    return speed.tokens_per_second(run.training.tokens_per_update, line.update_s)
 
 
 def data_wait(runs: Sequence[RunRecord]) -> list[Block]:

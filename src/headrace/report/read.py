@@ -58,10 +58,6 @@ class RunRecord:
         return self.metrics[-1].tokens
 
     @property
-    def tokens_per_step(self) -> int:
-        return self.training.batch_size * self.training.max_length
-
-    @property
     def num_micro_batches(self) -> int:
         return self.training.batch_size // max(self.training.micro_batch_size, 1)
 
@@ -89,8 +85,8 @@ class RunRecord:
         training = self.training
         return flops.count_work(
             self.config.model,
-            training.max_length,
-            self.tokens_per_step,
+            training.sequence_length,
+            self.training.tokens_per_update,
             update_flops(self.config.model, training.optimizer),
             training.gradient_checkpointing,
         )

@@ -125,7 +125,7 @@ def _common(config: Config) -> dict[str, Any]:
     data, training = config.data, config.training
     return {
         "batch_size": training.batch_size,
-        "sequence_length": training.max_length,
+        "sequence_length": training.sequence_length,
         "seed": training.seed,
         "validation_fraction": data.validation_fraction if _is_split(config) else 0.0,
         "cache_dir": data.cache_dir or None,
@@ -142,9 +142,9 @@ def complete_model(config: Config, tokenizer: Tokenizer) -> None:
             f" model.vocab_size={tokenizer.vocab_size} or more, or 0 for just as many."
         )
     model.vocab_size = model.vocab_size or tokenizer.vocab_size
-    model.context = model.context or config.training.max_length
-    if config.training.max_length > model.context:
+    model.context = model.context or config.training.sequence_length
+    if config.training.sequence_length > model.context:
         raise UsageError(
-            f"training.max_length {config.training.max_length} is above the model's context {model.context}. Use"
-            f" model.context={config.training.max_length} or training.max_length={model.context}"
+            f"training.max_length {config.training.sequence_length} is above the model's context {model.context}. Use"
+            f" model.context={config.training.sequence_length} or training.max_length={model.context}"
         )
