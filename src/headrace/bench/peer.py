@@ -7,6 +7,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -162,8 +163,6 @@ def _write_text(path: Path, sources: Sequence[Source], nbytes: int) -> None:
 
 def _documents(sources: Sequence[Source], nbytes: int) -> Iterable[bytes]:
     """Yield documents until there are enough bytes of them."""
-    from collections import Counter
-
     reader, total = Reader(sources), 0
     try:
         for segment in plan_segments(sources):

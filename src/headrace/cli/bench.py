@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -13,15 +12,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.bench import loaders as bench_loaders
-from headrace.bench import tokenize as bench_tokenize
-from headrace.bench import train as bench_train
-from headrace.bench.peer import Result, bench_corpus, choose_peers
+from headrace.bench.loaders import LoaderOptions
+from headrace.bench.peer import Result
 from headrace.cli import display
 from headrace.cli.arguments import AsJson
-from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.errors import UsageError
-from headrace.machine.facts import environment
+from headrace.jobs.bench import Contest, bench_record, compare_loaders, compare_tokenizers, compare_trainers
 
 app = typer.Typer(
     help="Compare headrace with its peers on the same bytes, in one run, as ratios.",
@@ -51,16 +47,12 @@ def loaders(
     as_json: AsJson = False,
 ) -> None:
     """Compare loaders: speed, first batch, data wait, processor time, memory, and reproducible order."""
-    peers = choose_peers(bench_loaders.PEERS, only or [], skip or [])
-    base = bench_loaders.LoaderOptions(sequence_length=sequence_length, num_batches=num_batches, step_ms=step_ms)
-    sizes = _sizes(batch_size)
-    sweep: dict[str, list[dict[str, Any]]] = {}
-    with bench_corpus(_sources(corpus), megabytes, "bpe:16000") as files:
-        for size in sizes:
-            options = replace(base, batch_size=size)
-            results = _follow(bench_loaders.bench_loaders(files, peers, options, _say))
-            _show(f"Loaders, {size} x {sequence_length} tokens a batch", results, LOADER_COLUMNS, "tokens_per_second")
-            sweep[str(size)] = [result.as_json() for result in results]
+    contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
+    options = LoaderOptions(sequence_length=sequence_length, num_batches=num_batches, step_ms=step_ms)
+    sweep: dict[str, list[Result]] = {}
+    for size, results in compare_loaders(contest, _sizes(batch_size), options):
+        _show(f"Loaders, {size} x {sequence_length} tokens a batch", results, LOADER_COLUMNS, "tokens_per_second")
+        sweep[str(size)] = results
     options_given = {
         "batch_size": batch_size,
         "sequence_length": sequence_length,
@@ -85,13 +77,11 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Compare trainers on equal GPT-2s in float32: speed, share of the machine's peak, memory, and equal losses."""
-    peers = choose_peers(bench_train.PEERS, only or [], skip or [])
-    config = bench_train.bench_config(preset)
-    with bench_corpus(_sources(corpus), megabytes, f"bpe:{config.model.vocab_size}") as files:
-        results = bench_train.bench_train(files, peers, config, num_steps, num_repeats, _say)
+    contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
+    results = compare_trainers(contest, preset, num_steps, num_repeats)
     _show(f"Training, {preset} shape as GPT-2, float32", results, TRAIN_COLUMNS, "tokens_per_second")
     options = {"preset": preset, "num_steps": num_steps, "num_repeats": num_repeats, "megabytes": megabytes}
-    _finish("train", options, {preset: [result.as_json() for result in results]}, as_json)
+    _finish("train", options, {preset: results}, as_json)
 
 
 @app.command()
@@ -104,12 +94,11 @@ def tokenize(
     as_json: AsJson = False,
 ) -> None:
     """Compare tokenizers on text in memory, with all cores; the ids are compared, too."""
-    peers = choose_peers(bench_tokenize.PEERS, only or [], skip or [])
-    with bench_corpus(_sources(corpus), megabytes, f"bpe:{vocabulary}") as files:
-        results = _follow(bench_tokenize.bench_tokenize(files, peers, _say))
+    contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
+    results = compare_tokenizers(contest, vocabulary)
     _show(f"Encoding, {vocabulary:,} tokens", results, TOKENIZE_COLUMNS, "megabytes_per_second")
     options = {"vocabulary": vocabulary, "megabytes": megabytes}
-    _finish("tokenize", options, {str(vocabulary): [result.as_json() for result in results]}, as_json)
+    _finish("tokenize", options, {str(vocabulary): results}, as_json)
 
 
 def _number(key: str, form: str, scale: float = 1.0) -> Callable[[dict[str, Any]], str]:
@@ -176,22 +165,9 @@ def _show(title: str, results: list[Result], columns: list[Column], measure: str
         display.out.print(f"{'':>20} [dim]four cells are twice as fast[/]")
 
 
-def _follow(results: Iterable[Result]) -> list[Result]:
-    seen = []
-    for result in results:
-        if result.status != "ok":
-            _say(result.peer, f"{result.status}: {result.message}")
-        seen.append(result)
-    return seen
-
-
 def _say(peer: str, what: str) -> None:
     """Print one line per piece of work on stderr, with the time, so that whoever waits sees what is running."""
     display.err.print(f"{datetime.now():%H:%M:%S} {peer}: {escape(what)}", highlight=False)
-
-
-def _sources(paths: list[str] | None) -> list[Source]:
-    return as_sources(list(paths) if paths else standard_library())
 
 
 def _sizes(text: str) -> list[int]:
@@ -201,9 +177,6 @@ def _sizes(text: str) -> list[int]:
     return sizes
 
 
-def _finish(benchmark: str, options: dict[str, Any], results: dict[str, Any], as_json: bool) -> None:
+def _finish(benchmark: str, options: dict[str, Any], results: dict[str, list[Result]], as_json: bool) -> None:
     if as_json:
-        machine = environment()
-        typer.echo(
-            json.dumps({"benchmark": benchmark, "command_options": options, "results": results, "machine": machine})
-        )
+        typer.echo(json.dumps(bench_record(benchmark, options, results)))
