@@ -13,7 +13,7 @@ from rich.table import Table
 from headrace.cli import display
 from headrace.cli.arguments import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
-from headrace.instruments.prediction import Plan
+from headrace.instruments.plan import Plan
 from headrace.instruments.proposal import Proposal
 from headrace.instruments.short_run import ShortRun
 from headrace.jobs.plan import plan as make_plan
