@@ -14,9 +14,7 @@ from headrace.cli.arguments import AsJson
 from headrace.jobs.machine import machine as describe_machine
 from headrace.machine.contention import is_disturbed
 from headrace.machine.measure import BUSY_CORES
-from headrace.units import human_bytes
-
-UNKNOWN = "unknown"
+from headrace.units import UNKNOWN, human_bytes
 
 
 def machine(

@@ -83,7 +83,7 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
             blocks.append(Bar(f"{run.name}: {human_bytes(sum(parts.values()))} by count", bars))
         rows = [[name, human_bytes(size)] for name, size in (parts or {}).items()]
         rows.append(["measured peak of the process", human_bytes(peak)])
-        rows.append(["memory of the machine", "unknown" if total is None else human_bytes(total)])
+        rows.append(["memory of the machine", human_bytes(total)])
         blocks.append(Table([run.name if len(runs) > 1 else "part", "bytes"], rows))
         if parts and total is not None:
             growing = parts.get("activations", 0) + parts.get("fragmentation", 0)

@@ -1,11 +1,11 @@
-"""Sections on the progress of a run: loss, throughput, data wait, processor use."""
+"""Sections on the progress of a run: loss, throughput, data wait, processor use, samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from headrace.perf import speed
-from headrace.report.blocks import Block, Chart, Paragraph, Series, Table
+from headrace.report.blocks import Block, Chart, Paragraph, Quote, Series, Table
 from headrace.report.read import RunRecord
 from headrace.run.records import StepRecord
 from headrace.units import human_percent, human_time
@@ -110,3 +110,13 @@ def _row(line: StepRecord) -> list[str]:
         f"{line.learning_rate:.2e}",
         "" if line.tokens_per_second is None else f"{line.tokens_per_second:,.0f}",
     ]
+
+
+def samples(runs: Sequence[RunRecord]) -> list[Block]:
+    """Quote the first and the last sample of each run."""
+    blocks: list[Block] = []
+    for run in runs:
+        chosen = run.samples[:1] + run.samples[1:][-1:]
+        for (step, text), when in zip(chosen, ("before", "after"), strict=False):
+            blocks.append(Quote(f"{run.name}, {when}: step {step:,}", text))
+    return blocks or [Paragraph("No samples were written.")]
