@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.order.mixture import Mixture
-from headrace.data.order.stream import Extent, RowBatch, Rows, Stream
+from headrace.data.order.rows import Extent, RowBatch, Rows
+from headrace.data.order.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)

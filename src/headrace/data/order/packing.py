@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.corpus.scale import current_scale
-from headrace.data.order.stream import Block, Extent, RowBatch, Rows, Stream
+from headrace.data.order.rows import Block, Extent, RowBatch, Rows
+from headrace.data.order.stream import Stream
 
 Ints = npt.NDArray[np.int64]
 PackingName = Literal["stream", "document"]

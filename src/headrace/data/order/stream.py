@@ -10,67 +10,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.data.cache.cache import Cache
 from headrace.data.corpus.scale import current_scale
 from headrace.data.order.blocks import SegmentIds, epoch_blocks
+from headrace.data.order.epoch import Epoch
 from headrace.data.order.permutation import make_key, permute
+from headrace.data.order.rows import Block, Extent, RowBatch, Rows, TokenRanges, join_rows
 from headrace.data.order.split import Split
 from headrace.errors import UsageError
 
-Rows = npt.NDArray[np.int64]
 KEPT_VIEWS = 3
 KEPT_PERMUTATIONS = 8
-
-
-@dataclass(frozen=True)
-class Block:
-    """Part of a pass whose rows are shuffled together."""
-
-    epoch: int
-    number: int
-    segments: SegmentIds
-    start: int
-    """Position on the endless line where it begins, and where it stops."""
-    stop: int
-    first_row: int
-    stop_row: int
-
-
-@dataclass(frozen=True)
-class Extent:
-    """Tokens [start, stop) of a segment, and where on the endless line of tokens they stand."""
-
-    segment: int
-    start: int
-    stop: int
-    position: int
-
-
-@dataclass(frozen=True)
-class TokenRanges:
-    """Ranges of tokens of one segment, in order, and where on the endless line of tokens each stands."""
-
-    segment: int
-    starts: Rows
-    stops: Rows
-    positions: Rows
-
-
-@dataclass(frozen=True)
-class RowBatch:
-    """Rows of tokens: the first T are inputs, the last T targets."""
-
-    tokens: npt.NDArray[Any]
-    documents: npt.NDArray[np.int32] | None = None
-    """With document packing: which document of its row each input belongs to, from 1; 0 is padding."""
-    mask: npt.NDArray[np.bool_] | None = None
-    """Which targets count; None: all."""
 
 
 class View(Protocol):
@@ -122,7 +76,7 @@ class Stream:
         self._seed = seed
         self._shuffle = shuffle
         self._first_block_bytes = first_block_bytes
-        self._epochs: OrderedDict[int, _Epoch] = OrderedDict()
+        self._epochs: OrderedDict[int, Epoch] = OrderedDict()
         self._views: OrderedDict[tuple[int, int], View] = OrderedDict()
         self._permutations: OrderedDict[tuple[int, int, int], Rows] = OrderedDict()
         self._permuted_rows = current_scale().permuted_rows
@@ -138,7 +92,7 @@ class Stream:
             places = self._shuffled(block, rows[done : done + count])
             parts.append(self.view(block).gather(places))
             done += count
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return join_rows(parts)
 
     def trace(self, row: int) -> list[Extent]:
         """Return where the tokens of a row come from."""
@@ -258,7 +212,11 @@ class Stream:
                 f" ({size:,} tokens). Choose a shorter one, another validation fraction, or give it more text."
             )
 
-    def _epoch(self, number: int) -> _Epoch:
+    def _measure(self, segments: list[int]) -> int:
+        self.cache.require(segments)
+        return sum(self.packing.measure(self, segment) for segment in segments)
+
+    def _epoch(self, number: int) -> Epoch:
         epoch = self._epochs.get(number)
         if epoch is None:
             blocks = epoch_blocks(
@@ -270,47 +228,7 @@ class Stream:
                 self._first_block_bytes,
                 self.packing.largest_block_bytes,
             )
-            epoch = self._epochs[number] = _Epoch(self, blocks)
+            epoch = self._epochs[number] = Epoch(blocks, self._measure)
             for old in list(self._epochs)[1:-2]:  # the first is always needed for its size
                 del self._epochs[old]
         return epoch
-
-
-class _Epoch:
-    """Where the blocks of one pass begin, found out block by block as their sizes become known."""
-
-    def __init__(self, stream: Stream, blocks: list[SegmentIds]) -> None:
-        self.blocks = blocks
-        self._stream = stream
-        self._starts = [0]
-
-    def find(self, position: int) -> tuple[int, int, int] | None:
-        """Return the block at a position of this pass, with its start and stop; None beyond the end."""
-        while position >= self._starts[-1] and len(self._starts) <= len(self.blocks):
-            self._extend()
-        if position >= self._starts[-1]:
-            return None
-        number = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return number, self._starts[number], self._starts[number + 1]
-
-    @property
-    def size(self) -> int:
-        while len(self._starts) <= len(self.blocks):
-            self._extend()
-        return self._starts[-1]
-
-    def _extend(self) -> None:
-        block = self.blocks[len(self._starts) - 1]
-        self._stream.cache.require(block.tolist())
-        measure = self._stream.packing.measure
-        self._starts.append(self._starts[-1] + sum(measure(self._stream, segment) for segment in block.tolist()))
-
-
-def _joined(parts: list[RowBatch]) -> RowBatch:
-    documents = [part.documents for part in parts if part.documents is not None]
-    masks = [part.mask for part in parts if part.mask is not None]
-    return RowBatch(
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate(documents) if documents else None,
-        np.concatenate(masks) if masks else None,
-    )

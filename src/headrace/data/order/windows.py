@@ -9,7 +9,8 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from headrace.data.corpus.scale import current_scale
-from headrace.data.order.stream import Block, Extent, RowBatch, Rows, Stream, TokenRanges
+from headrace.data.order.rows import Block, Extent, RowBatch, Rows, TokenRanges
+from headrace.data.order.stream import Stream
 
 SEAM_TOKENS = 1 << 18
 SHORT_PIECE_TOKENS = 128  # below, an index for every token costs less than a copy for every piece
