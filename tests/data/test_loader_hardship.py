@@ -43,14 +43,14 @@ def test_a_failure_comes_after_the_batches_that_were_made_with_it(cache: hr.Cach
     transform = fail_at_seven if fails_in == "transform" else None
     with hr.Loader(cache, BATCH, LENGTH, num_workers=1, prefetch_batches=64, transform=transform) as loader:
         if fails_in == "gather":
-            batches = loader._assembler.batches
+            batches = loader._order.assembler.batches
 
             def broken(step: int, count: int) -> list[hr.Batch]:
                 if step <= 7 < step + count:
                     raise ValueError("no batch 7")
                 return batches(step, count)
 
-            loader._assembler.batches = broken  # type: ignore[method-assign]
+            loader._order.assembler.batches = broken  # type: ignore[method-assign]
         assert [next(loader).step for _ in range(7)] == list(range(7))
         for _ in range(2):
             with pytest.raises(ValueError, match="no batch 7"):

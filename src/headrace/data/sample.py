@@ -34,6 +34,12 @@ class Sample:
     """None: the source has nothing in this part."""
 
 
+def segments_by_source(cache: Cache) -> list[SegmentIds]:
+    """Return the numbers of the segments of each source."""
+    owners = np.array([segment.source for segment in cache.segments])
+    return [np.flatnonzero(owners == source) for source in range(len(cache.sources))]
+
+
 @dataclass(frozen=True)
 class Sampler:
     """Draws rows from one pass over a part of a corpus.
@@ -50,11 +56,9 @@ class Sampler:
 
     def draw(self, max_tokens: int) -> list[Sample]:
         """Draw about `max_tokens` tokens (0: all there are), every row at most once."""
-        segments, num_sources = self.cache.segments, len(self.cache.sources)
-        owners = np.array([segment.source for segment in segments])
-        groups = [np.arange(len(segments))]
-        if self.weights or 1 < num_sources <= MOST_SOURCES:
-            groups = [np.flatnonzero(owners == source) for source in range(num_sources)]
+        segments = self.cache.segments
+        is_apart = bool(self.weights) or 1 < len(self.cache.sources) <= MOST_SOURCES
+        groups = segments_by_source(self.cache) if is_apart else [np.arange(len(segments))]
         sizes = self.weights or [sum(segments[index].nbytes for index in group.tolist()) for group in groups]
         labels = [source.label for source in self.cache.sources]
         samples = []
