@@ -16,7 +16,6 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.errors import CheckpointError
-from headrace.files import read_checked_json, write_checked_json
 from headrace.report.read import read_run
 from headrace.run.directory import read_environment, read_record, read_steps
 from headrace.run.records import CheckpointState, Environment, Record, Run, StepRecord
@@ -24,6 +23,7 @@ from headrace.run.resume import read_checkpoint_state
 from headrace.stages import Stage
 from headrace.training.evaluate import Evaluation
 from headrace.training.loop import StepInfo
+from tests.run.tiny_run import change_state
 
 Command = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -122,12 +122,6 @@ def test_an_earlier_run_goes_on_with_its_cache(command: Command, before: Path) -
     assert {path: path.stat().st_mtime_ns for path in (before / "cache" / "shards").iterdir()} == shards
     assert [record.step for _, record in read_steps(before / "run" / "metrics.jsonl") if record] == [1, 2, 3, 4, 5, 6]
     assert command("generate", "run", "--max-tokens", 3)[0] == 0
-
-
-def change_state(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    state = read_checked_json(checkpoint / "state.json")
-    change(state)
-    write_checked_json(checkpoint / "state.json", state)
 
 
 def test_generating_ignores_what_a_newer_version_says_beside_the_model(command: Command, before: Path) -> None:
