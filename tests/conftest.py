@@ -35,6 +35,8 @@ SMALL = Scale(
     largest_window_block_bytes=32768,
     largest_packed_block_bytes=32768,
     permuted_rows=64,
+    token_segment_tokens=2000,
+    token_cut_window_tokens=500,
 )
 """Segments of 4 KiB, blocks from 16 KiB: a corpus of 100 KB has many of both."""
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.cache.cache import Cache
+from headrace.data.corpus.scale import current_scale
 from headrace.data.order.permutation import mix
 from headrace.errors import UsageError
 
@@ -26,8 +27,6 @@ Ranges = tuple[Ints, Ints]
 # share that comes out is within an eighth of the one that was asked for, two times in three.
 GRAINS = 64
 KEPT_BYTES = 16 << 20
-SLICE_TOKENS = 1 << 16
-SLICE_DOCUMENTS = 1 << 16
 
 
 class Split:
@@ -97,9 +96,10 @@ class Split:
         grain = self._grains[self._cache.segments[segment].source]
         held = np.zeros(len(bounds) - 1, dtype=np.int32)
         drawn: npt.NDArray[np.uint32] | None = None
-        for first in range(0, len(held), SLICE_DOCUMENTS):  # of tiny documents there can be millions
-            here = slice(first, first + SLICE_DOCUMENTS)
-            sizes = np.diff(bounds[first : first + SLICE_DOCUMENTS + 1])
+        step = current_scale().drawn_documents
+        for first in range(0, len(held), step):  # of tiny documents there can be millions
+            here = slice(first, first + step)
+            sizes = np.diff(bounds[first : first + step + 1])
             share = self._fraction * sizes
             held[here] = np.rint(share)
             is_drawn = share < grain
@@ -145,10 +145,10 @@ def _content_hashes(cache: Cache, segment: int, bounds: Ints) -> npt.NDArray[np.
     Each token is mixed with the one before it in the document, and the results are added up.
     """
     sums = np.zeros(len(bounds) - 1, dtype=np.uint32)
-    offset, before = 0, 0
+    offset, before, step = 0, 0, current_scale().hashed_tokens
     for array in cache.tokens(segment, 0, cache.entry(segment).num_tokens):
-        for start in range(0, len(array), SLICE_TOKENS):
-            tokens = array[start : start + SLICE_TOKENS].astype(np.uint32)
+        for start in range(0, len(array), step):
+            tokens = array[start : start + step].astype(np.uint32)
             first = int(np.searchsorted(bounds, offset, side="right")) - 1
             last = int(np.searchsorted(bounds, offset + len(tokens), side="left"))
             begins = bounds[first:last] - offset  # of the documents in this slice; the first may have begun before it

@@ -12,9 +12,6 @@ from headrace.data.corpus.scale import current_scale
 from headrace.data.order.rows import Block, Extent, RowBatch, Rows, TokenRanges
 from headrace.data.order.stream import Stream
 
-SEAM_TOKENS = 1 << 18
-SHORT_PIECE_TOKENS = 128  # below, an index for every token costs less than a copy for every piece
-
 
 class WindowPacking:
     """Window k reads the tokens [kT, kT + T] of the stream: T inputs, and the same moved on by one as targets.
@@ -67,7 +64,7 @@ class WindowView:
         # Seams are given some window first: one gather costs less than picking rows before and after it.
         tokens = self._windows[np.where(is_whole, self._run_places[runs] + within * self._length, self._run_places[-1])]
         seams = np.flatnonzero(~is_whole)
-        step = max(1, SEAM_TOKENS // self._length)
+        step = max(1, current_scale().seam_tokens // self._length)
         for start in range(0, len(seams), step):
             some = seams[start : start + step]
             tokens[some] = self._put_together(rows[some])
@@ -128,7 +125,7 @@ class WindowView:
         lengths = np.minimum(self._positions[pieces + 1], begin + width) - np.maximum(self._positions[pieces], begin)
         assert (lengths > 0).all() and lengths.sum() == len(rows) * width, "pieces that do not make up the windows"
         places = self._places[pieces] - self._positions[pieces]
-        if len(pieces) * SHORT_PIECE_TOKENS > lengths.sum():
+        if len(pieces) * current_scale().short_piece_tokens > lengths.sum():
             wanted = np.repeat(places, lengths).reshape(-1, width) + (starts[:, None] + np.arange(width))
             gathered: npt.NDArray[Any] = self._tokens[wanted]
             return gathered
