@@ -164,23 +164,6 @@ def test_an_interrupt_while_waiting_ends_cleanly(tmp_path: Path) -> None:
     assert threads() == before
 
 
-def test_a_failing_worker_reaches_the_consumer_after_the_batches_before_it(tmp_path: Path) -> None:
-    def fail_at_seven(batch: hr.Batch, rng: np.random.Generator) -> hr.Batch:
-        if batch.step == 7:
-            raise ValueError("no batch 7")
-        return batch
-
-    with hr.Loader(
-        cache_of(tmp_path), BATCH, LENGTH, num_workers=3, prefetch_batches=2, transform=fail_at_seven
-    ) as loader:
-        assert [next(loader).step for _ in range(7)] == list(range(7))
-        for _ in range(2):
-            with pytest.raises(ValueError, match="no batch 7"):
-                next(loader)
-        loader.seek(8)
-        assert next(loader).step == 8
-
-
 def test_a_broken_file_reaches_the_consumer_with_its_place(tmp_path: Path) -> None:
     lines = [json.dumps({"text": make_text(100, seed=n)}) for n in range(300)]
     lines[250] = "{broken"

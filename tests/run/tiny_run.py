@@ -9,26 +9,29 @@ from typing import Any
 
 from headrace.files import read_checked_json, write_checked_json
 
+TINY: dict[str, Any] = {
+    "model.d_model": 32,
+    "model.num_layers": 2,
+    "model.num_heads": 2,
+    "training.max_length": 32,
+    "training.batch_size": 4,
+    "training.micro_batch_size": 2,
+    "training.max_steps": 12,
+    "training.evaluate_every": 4,
+    "training.precision": "float32",
+    "training.matmul": "default",
+    "training.threads": 1,
+    "data.tokenizer": "byte",
+}
+
 
 def settings(corpus: Path, out: Path, **changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "model.d_model": 32,
-        "model.num_layers": 2,
-        "model.num_heads": 2,
-        "training.max_length": 32,
-        "training.batch_size": 4,
-        "training.micro_batch_size": 2,
-        "training.max_steps": 12,
-        "training.evaluate_every": 4,
-        "training.precision": "float32",
-        "training.matmul": "default",
-        "training.threads": 1,
+    places = {
         "data.sources": [str(corpus)],
-        "data.tokenizer": "byte",
         "data.cache_dir": str(corpus.parent / "cache"),
         "run.out": str(out),
     }
-    return {**values, **changes}
+    return {**TINY, **places, **changes}
 
 
 def change_state(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
