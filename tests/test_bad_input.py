@@ -86,7 +86,7 @@ def test_folder_with_nothing_readable(prepare: Prepare, tmp_path: Path) -> None:
     (tmp_path / "pictures" / "a.png").write_bytes(b"\x89PNG")
     code, said = prepare(tmp_path / "pictures")
     assert code == 1
-    assert "nothing readable in this folder. headrace reads .txt" in said
+    assert "no readable file in this folder. headrace reads .txt" in said
 
 
 def test_invalid_utf8(prepare: Prepare, tmp_path: Path) -> None:

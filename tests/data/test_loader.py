@@ -399,8 +399,16 @@ def test_numbers_of_any_kind_are_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_a_negative_seed_works_with_a_transform(tmp_path: Path) -> None:
-    with hr.Loader(cache_of(tmp_path), BATCH, LENGTH, -5, transform=lambda batch, rng: batch) as loader:
-        next(loader)
+    draws: list[int] = []
+
+    def draw(batch: hr.Batch, rng: np.random.Generator) -> hr.Batch:
+        draws.append(int(rng.integers(2**31)))
+        return batch
+
+    for _ in range(2):
+        with hr.Loader(cache_of(tmp_path), BATCH, LENGTH, -5, prefetch_batches=0, transform=draw) as loader:
+            assert next(loader).inputs.shape == (BATCH, LENGTH)
+    assert draws[0] == draws[1], "a seed gives the same draws, negative ones too"
 
 
 def test_a_state_knows_its_text(tmp_path: Path) -> None:
@@ -429,7 +437,7 @@ def test_a_folder_with_a_manifest_of_its_own_is_a_corpus(tmp_path: Path) -> None
     (tmp_path / "corpus" / "manifest.json").write_text('{"name": "my web app"}')
     (tmp_path / "corpus" / "a.txt").write_text(make_text(5000))
     with hr.Loader(tmp_path / "corpus", 2, 8, tokenizer="byte", cache_dir=tmp_path / "raw") as loader:
-        next(loader)
+        assert [trace.spans[0].file for trace in loader.explain(0)] == ["a.txt", "a.txt"]
 
 
 def test_the_queue_counts_the_bytes_of_packed_documents(tmp_path: Path) -> None:

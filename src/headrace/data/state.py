@@ -48,4 +48,7 @@ class StateKeeper:
                 )
         count = int(state["segments"])
         if count and state["content"] != self._cache.content_hash(self._order[:count]):
-            raise StateError("this state belongs to another corpus: the files have the same sizes, but another text.")
+            raise StateError(
+                "this state belongs to another corpus: the files have the same sizes, but another text."
+                " Put the old text back, or start a new run."
+            )

@@ -176,6 +176,6 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
     rank, code = failure
     if code >= 0:
         return code
-    if ranks.is_stopping and code == -signal.SIGTERM:  # it did not handle signals yet
+    if ranks.is_stopping and code == -signal.SIGTERM:  # it did not handle signals itself yet
         return EXIT_STOPPED
-    raise TrainingError(f"rank {rank} was ended by {signal.Signals(-code).name}.")
+    raise TrainingError(f"rank {rank} was ended by {signal.Signals(-code).name}. Continue it with run.resume=auto.")

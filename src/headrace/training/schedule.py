@@ -27,7 +27,7 @@ class Limits:
         if training.num_epochs:
             if steps_per_epoch == 0:
                 raise UsageError(
-                    "the corpus is smaller than one batch: choose a smaller one, such as training.batch_size=1"
+                    "the corpus is smaller than one batch: choose a smaller batch, such as training.batch_size=1"
                 )
             steps.append(max(1, round(training.num_epochs * steps_per_epoch)))
         if not steps and not training.max_minutes:

@@ -46,7 +46,7 @@ class TextRange:
     raw: bytes
     path: str
     offset: int = 0
-    """Where it begins in the (decompressed) file."""
+    """Offset of its first byte in the (decompressed) file."""
     is_continuation: bool = False
     """Whether it begins in the middle of a document."""
     is_open: bool = False
