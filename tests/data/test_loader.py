@@ -238,9 +238,9 @@ def test_prefetch_deepens_only_while_the_consumer_waits() -> None:
     with hungry._changed, patient._changed:
         assert hungry._depth == 32
         assert patient._depth <= 4  # the very first batches are always waited for
-    for feed in (hungry, patient):
-        feed.stop()
-        feed.join()
+    for queue in (hungry, patient):
+        queue.stop()
+        queue.join()
 
 
 def test_counters(tmp_path: Path) -> None:

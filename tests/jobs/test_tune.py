@@ -1,4 +1,4 @@
-"""Tuning: what is taken and what is only told, from trials whose costs are known; and one that is real."""
+"""Tuning: what is taken and what is only reported, from trials whose costs are known; and one that is real."""
 
 from __future__ import annotations
 

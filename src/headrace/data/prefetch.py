@@ -17,7 +17,7 @@ Make = Callable[[int, int], list[Batch]]
 # A wait this short is the cost of handing over, not a lack of batches.
 REAL_WAIT_S = 0.0002
 MAX_RUN = 16
-ASK_SECONDS = 0.2  # while waiting for a batch, how often to ask whether to go on
+ASK_SECONDS = 0.2  # the time between two calls of `while_waiting`
 
 
 class Inline:

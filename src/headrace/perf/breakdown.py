@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.stages import COMPUTING, Stage
 
 NEAR_PEAK_PERCENT = 60.0
-TAKEN_PERCENT = 25.0  # of the processor time that a run wanted: beyond this, what others do explains its speed
+TAKEN_PERCENT = 25.0  # if other programs took more of the processor, they are the bottleneck
 REMEDIES: dict[str, str] = {
     Stage.DATA_WAIT: "Prepare the corpus first, raise data.num_workers or data.prefetch_batches, or use a faster disk.",
     Stage.AGGREGATION: "Take larger batches (fewer updates for the same tokens), fewer processes with more threads"

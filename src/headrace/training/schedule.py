@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.errors import UsageError
 from headrace.training.config import TrainingConfig
 
-DEFAULT_MINUTES = 10.0  # of a run without any limit
+DEFAULT_MINUTES = 10.0  # the time limit of a run that sets no limit
 LEAST_WARMUP_FACTOR = 0.01
 """Least learning rate of a warm-up, as a share of the peak: its first update must do something."""
 
