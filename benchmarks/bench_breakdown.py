@@ -27,7 +27,7 @@ ROW_TOLERANCE, SUM_TOLERANCE = 0.10, 0.01
 
 
 class Delayed:
-    """What it wraps, 20 ms late."""
+    """A function that is called 20 ms late."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call

@@ -3,8 +3,7 @@
 Teaches: how well a rehearsal of a few seconds predicts a run, in float32 and in bfloat16. None of the configs was used
 to develop the prediction. Each side runs in a process of its own; they take turns, and the median pair counts. Training
 goes to its end, with an evaluation, a sample and a checkpoint, which count for memory; tokens/s are those of steps
-after the first two. It takes about ten minutes; with
-`--threads 1` it suffers less from noise.
+after the first two. It takes about ten minutes, and with `--threads 1` it suffers less from noise.
 """
 
 from __future__ import annotations

@@ -359,7 +359,7 @@ def test_a_broken_file_reaches_the_consumer_with_its_place(tmp_path: Path) -> No
         ({"packing": "tetris"}, "packing 'tetris'"),
         ({"weights": [1, 2]}, "one positive weight"),
         ({"validation_fraction": 1.5, "split": "train"}, "not between 0 and 1"),
-        ({"split": "validation"}, "fraction is 0"),
+        ({"split": "validation"}, "needs a validation_fraction above 0"),
         ({"max_sequences_in_memory": 1}, "max_sequences_in_memory"),
         ({"memory_budget": 10}, "memory_budget"),
         ({"queue_capacity": 3, "prefetch_batches": 4}, "two names of one setting"),

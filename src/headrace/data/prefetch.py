@@ -111,7 +111,7 @@ class Prefetcher:
         return self._current.popleft()
 
     def seek(self, step: int) -> None:
-        """Drop what is ready and go on at another step."""
+        """Drop the batches that are ready, and continue at another step."""
         with self._changed:
             self._generation += 1
             self._ready.clear()

@@ -49,7 +49,7 @@ class Processes:
         environment: Mapping[str, str] | None = None,
         question: Any = None,
     ) -> None:
-        """`question`: what each is asked (machine/children.py); `answers` returns what they say to it."""
+        """`question`: sent to every process (machine/children.py); `answers` returns their answers."""
         self._command, self._number, self._question = list(command), number, question
         self._environment = {**os.environ, **(environment or {})}
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-group-")  # mode 0700

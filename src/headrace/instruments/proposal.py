@@ -65,7 +65,7 @@ class Proposal:
             "tokens_per_second": self.prospect.tokens_per_second,
             "bits_per_byte": self.prospect.bits_per_byte,
             "planning_seconds": self.planning_s,
-            "trials": [run.as_json() for run in self.runs],
+            "short_runs": [run.as_json() for run in self.runs],
             "assumptions": self.assumptions,
         }
 

@@ -50,7 +50,7 @@ class Trial:
     """
 
     def __init__(self, config: Config, is_chosen: bool = False) -> None:
-        """`is_chosen`: let it choose, as training does, what the configuration leaves open."""
+        """`is_chosen`: let the trial choose what the configuration leaves open, as training does."""
         self._child = Child([sys.executable, "-m", "headrace.instruments.trial"])
         try:
             chosen = self._child.ask({"config": config.model_dump(), "is_chosen": is_chosen})

@@ -116,7 +116,7 @@ class Builder:
         return True
 
     def close(self) -> None:
-        """Stop and drop what is half done; what is sealed stays, and a later start goes on from it."""
+        """Stop, and drop unfinished shards; sealed ones stay, and a later build continues from them."""
         self._stopping.set()
         if not self.cache.is_complete:
             self.cache.fail(CacheError(f"{self.cache.path}: the builder was closed before the cache was complete."))

@@ -97,7 +97,7 @@ class Cache:
             write_atomically(self.path / "tokenizer.json", self.tokenizer.json.encode(), folder / "tokenizer.json")
 
     def content_hash(self, segments: Iterable[int]) -> str:
-        """Hash the text of some segments, wherever it lies."""
+        """Hash the text of some segments, independently of where it lies on the disk."""
         return digest(*(shard.key for segment in segments for shard in self.entry(segment).shards))[:16]
 
     def is_same(self, other: Cache) -> bool:

@@ -39,7 +39,7 @@ class Reader:
         return format.read(source, segment.files[0], segment.begin, segment.end, segment.is_last)
 
     def close(self) -> None:
-        """Close what is open between segments."""
+        """Close the compressed files that are open between segments."""
         with self._lock:
             for stream in self._streams.values():
                 stream.close()

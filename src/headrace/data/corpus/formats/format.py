@@ -50,7 +50,7 @@ class TextRange:
     is_continuation: bool = False
     """Whether it begins in the middle of a document."""
     is_open: bool = False
-    """Whether its last document goes on beyond it."""
+    """Whether its last document continues after the range."""
     first_line: Callable[[], int] = lambda: 1
     """Returns the number of its first line; only called for error messages."""
 
