@@ -24,7 +24,7 @@ from headrace.errors import UsageError
 from headrace.machine.facts import environment
 
 app = typer.Typer(
-    help="Compare headrace with its peers on the same bytes, in one run, as ratios.",
+    help="Compare headrace with its peers. All read the same bytes in one run, and speeds are shown as ratios.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -58,7 +58,7 @@ def loaders(
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare loaders: speed, first batch, data wait, processor time, memory, and reproducible order."""
+    """Compare loaders of batches. Shows speed, first batch, data wait, processor time, memory and reproducibility."""
     peers = choose_peers(bench_loaders.PEERS, only or [], skip or [])
     base = bench_loaders.LoaderOptions(sequence_length=sequence_length, num_batches=num_batches, step_ms=step_ms)
     sizes = _sizes(batch_size)
@@ -92,7 +92,7 @@ def train(
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare trainers on equal GPT-2s in float32: speed, share of the machine's peak, memory, and equal losses."""
+    """Compare trainers on equal GPT-2s. All use float32; shows speed, share of the peak, memory, and equal losses."""
     peers = choose_peers(bench_train.PEERS, only or [], skip or [])
     config = bench_train.bench_config(preset)
     with bench_corpus(_sources(corpus), megabytes, f"bpe:{config.model.vocab_size}") as files:
@@ -113,7 +113,7 @@ def tokenize(
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare tokenizers on text in memory, with all cores: speed, memory, and whether the ids are the same."""
+    """Compare tokenizers on text in memory. All cores are used; shows speed, memory, and whether ids are the same."""
     peers = choose_peers(bench_tokenize.PEERS, only or [], skip or [])
     with bench_corpus(_sources(corpus), megabytes, f"bpe:{vocabulary}") as files:
         results = _follow(bench_tokenize.bench_tokenize(files, peers, _say))

@@ -147,7 +147,7 @@ def inspect(
     weights: Annotated[str, typer.Option(help="With --step: weights of the sources, such as 0.7,0.3.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a cache holds, check it (--verify), or explain a batch (--step N)."""
+    """Show what a token cache holds. Or check it (--verify), or explain a batch made from it (--step N)."""
     cache = Cache.open(cache_path)
     result: dict[str, Any] = {"cache": str(cache_path)}
     if verify:

@@ -37,7 +37,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict speed, time, memory and disk of a run; with --minutes, propose a run for that time.
+    """Predict what a run will cost. It shows speed, time, memory and disk; with --minutes, it proposes a run instead.
 
     A prediction rehearses the run for a few seconds. A proposal trains several short runs, which together take a fifth
     of the minutes, and at most two and a half. It keeps every value that a config or KEY=VALUE sets.

@@ -25,7 +25,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page about a run: where the time and the memory went, and what would make it faster."""
+    """Write a page about a run. It shows where time and memory went, and what would make the run faster."""
     path = write_report(runs, markdown, out)
     display.out.print(f"{escape(str(path))}")
     if as_json:

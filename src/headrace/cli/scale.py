@@ -31,7 +31,7 @@ def scale(
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each combination of processes and threads.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Measure updates on 1 to all cores, by threads and by processes; `run.processes=auto` uses the result."""
+    """Measure the speedup of more cores. It is measured by threads and by processes; `run.processes=auto` uses it."""
     config = gather(arguments or [], preset, None, None).build()
     with display.spinner(f"Measuring threads and processes, {repeats} times each"):
         result = measure(config, cores, steps, repeats)

@@ -38,7 +38,7 @@ def tune(
     out: Annotated[Path | None, typer.Option(help=f"With --apply: the file to write. Default: {DEFAULT_OUT}.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what would make a run faster, by short trials that take turns."""
+    """Measure what would make a run faster. Changes are tried one by one, in short trials that take turns."""
     if out is not None and not apply:
         raise UsageError("--out needs --apply: without it no file is written.")
     out = out or DEFAULT_OUT
