@@ -286,7 +286,7 @@ def test_a_folder_that_is_something_else(command: Command, tmp_path: Path) -> No
     (tmp_path / "a.txt").write_text("text")
     code, _, err = command("prepare", tmp_path / "a.txt", "--tokenizer", "byte", "--out", tmp_path / "photos")
     assert code == 1
-    assert "holds something else" in err
+    assert "holds something other than a token cache" in err
 
 
 # Damaged caches

@@ -437,7 +437,7 @@ def test_a_folder_with_a_manifest_of_its_own_is_a_corpus(tmp_path: Path) -> None
     (tmp_path / "corpus" / "manifest.json").write_text('{"name": "my web app"}')
     (tmp_path / "corpus" / "a.txt").write_text(make_text(5000))
     with hr.Loader(tmp_path / "corpus", 2, 8, tokenizer="byte", cache_dir=tmp_path / "raw") as loader:
-        assert [trace.spans[0].file for trace in loader.explain(0)] == ["a.txt", "a.txt"]
+        assert {Path(trace.spans[0].file).name for trace in loader.explain(0)} == {"a.txt"}
 
 
 def test_the_queue_counts_the_bytes_of_packed_documents(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def _megatron(path: Path, index: Path) -> TokenFile:
         raise TokenFileError(f"{index}: not an index of Megatron's memory-mapped datasets (MMIDIDX).")
     _, version, code, num_sequences, num_bounds = MEGATRON_HEADER.unpack_from(data)
     if version != 1 or code not in MEGATRON_DTYPES:
-        raise TokenFileError(f"{index}: version {version}, type code {code}: headrace does not read such an index.")
+        raise TokenFileError(f"{index}: version {version}, type code {code}: not an index that headrace reads.")
     expected = MEGATRON_HEADER.size + 12 * num_sequences + 8 * num_bounds
     if len(data) != expected:
         raise TokenFileError(
