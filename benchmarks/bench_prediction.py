@@ -1,9 +1,9 @@
 """What `headrace plan` predicts against what training then does: tokens/s and peak memory of eleven configs.
 
-Teaches: how far a rehearsal of a few seconds tells the run, in float32 and in bfloat16. None of the configs was used in
-making the prediction. Each side runs in a process of its own; they take turns, and the median pair counts. Training
+Teaches: how well a rehearsal of a few seconds predicts a run, in float32 and in bfloat16. None of the configs was used
+to develop the prediction. Each side runs in a process of its own; they take turns, and the median pair counts. Training
 goes to its end, with an evaluation, a sample and a checkpoint, which count for memory; tokens/s are those of steps
-after the first two. About ten minutes; `--threads 1` bears noise better.
+after the first two. It takes about ten minutes, and with `--threads 1` it suffers less from noise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from corpora import write_text
 from headrace.models.counts import count
 from headrace.run.config import Config, Layers
 
-SPEED_TOLERANCE, SPEED_MISSES = 0.15, 1 / 8  # so many configs may be off in speed
+SPEED_TOLERANCE, SPEED_MISSES = 0.15, 1 / 8  # the share of configs that may miss it
 MEMORY_TOLERANCE = 0.12
 PREDICTION_SECONDS = 5.0
 WARM_STEPS, LEAST_STEPS, MOST_STEPS, MEASURE_SECONDS = 2, 3, 60, 6.0

@@ -48,7 +48,7 @@ def small_scale() -> Iterator[None]:
 
 
 def make_text(num_bytes: int, seed: int = 0) -> str:
-    """Sentences, lines and paragraphs of mixed words, some beyond ASCII; about this many bytes of UTF-8."""
+    """Return sentences, lines and paragraphs of mixed words, some beyond ASCII: about this many bytes of UTF-8."""
     rng = random.Random(seed)
     parts: list[str] = []
     size = 0
@@ -83,7 +83,7 @@ def three_sources(tmp_path: Path) -> list[dict[str, object]]:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run `headrace ARGUMENTS` in this process: exit code, stdout, stderr."""
+    """Return a function that runs `headrace ARGUMENTS` in this process, and returns exit code, stdout and stderr."""
     from headrace.cli import display
     from headrace.cli.main import main
 

@@ -82,7 +82,7 @@ def test_folder_with_nothing_readable(prepare: Prepare, tmp_path: Path) -> None:
     (tmp_path / "pictures" / "a.png").write_bytes(b"\x89PNG")
     code, said = prepare(tmp_path / "pictures")
     assert code == 1
-    assert "nothing readable in this folder. headrace reads .txt" in said
+    assert "no readable file in this folder. headrace reads .txt" in said
 
 
 def test_invalid_utf8(prepare: Prepare, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_folder_that_is_something_else(command: Command, tmp_path: Path) -> No
     (tmp_path / "a.txt").write_text("text")
     code, _, err = command("prepare", tmp_path / "a.txt", "--tokenizer", "byte", "--out", tmp_path / "photos")
     assert code == 1
-    assert "holds something else" in err
+    assert "holds something other than a token cache" in err
 
 
 @pytest.mark.parametrize("packing", ["stream", "document"])

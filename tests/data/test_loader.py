@@ -87,9 +87,9 @@ def test_prefetch_deepens_only_while_the_consumer_waits() -> None:
     with hungry._changed, patient._changed:
         assert hungry._depth == 32
         assert patient._depth <= 4  # the very first batches are always waited for
-    for feed in (hungry, patient):
-        feed.stop()
-        feed.join()
+    for queue in (hungry, patient):
+        queue.stop()
+        queue.join()
 
 
 def test_counters(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_broken_file_reaches_the_consumer_with_its_place(tmp_path: Path) -> No
         ({"packing": "tetris"}, "packing 'tetris'"),
         ({"weights": [1, 2]}, "one positive weight"),
         ({"validation_fraction": 1.5, "split": "train"}, "not between 0 and 1"),
-        ({"split": "validation"}, "fraction is 0"),
+        ({"split": "validation"}, "needs a validation_fraction above 0"),
         ({"max_sequences_in_memory": 1}, "max_sequences_in_memory"),
         ({"memory_budget": 10}, "memory_budget"),
         ({"queue_capacity": 3, "prefetch_batches": 4}, "two names of one setting"),
@@ -231,8 +231,16 @@ def test_numbers_of_any_kind_are_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_a_negative_seed_works_with_a_transform(tmp_path: Path) -> None:
-    with hr.Loader(cache_of(tmp_path), BATCH, LENGTH, -5, transform=lambda batch, rng: batch) as loader:
-        next(loader)
+    draws: list[int] = []
+
+    def draw(batch: hr.Batch, rng: np.random.Generator) -> hr.Batch:
+        draws.append(int(rng.integers(2**31)))
+        return batch
+
+    for _ in range(2):
+        with hr.Loader(cache_of(tmp_path), BATCH, LENGTH, -5, prefetch_batches=0, transform=draw) as loader:
+            assert next(loader).inputs.shape == (BATCH, LENGTH)
+    assert draws[0] == draws[1], "a seed gives the same draws, negative ones too"
 
 
 def test_a_state_knows_its_text(tmp_path: Path) -> None:
@@ -261,7 +269,7 @@ def test_a_folder_with_a_manifest_of_its_own_is_a_corpus(tmp_path: Path) -> None
     (tmp_path / "corpus" / "manifest.json").write_text('{"name": "my web app"}')
     (tmp_path / "corpus" / "a.txt").write_text(make_text(5000))
     with hr.Loader(tmp_path / "corpus", 2, 8, tokenizer="byte", cache_dir=tmp_path / "raw") as loader:
-        next(loader)
+        assert {Path(trace.spans[0].file).name for trace in loader.explain(0)} == {"a.txt"}
 
 
 def test_the_queue_counts_the_bytes_of_packed_documents(tmp_path: Path) -> None:

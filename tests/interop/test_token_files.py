@@ -212,7 +212,7 @@ def test_files_of_other_kinds_are_named(tmp_path: Path, tokenizer: str) -> None:
         refused(path, tokenizer, message)
     swapped = np.frombuffer(whole, "<i4", len(DOCUMENTS), 34)[::-1]
     index.write_bytes(whole[:34] + swapped.tobytes() + whole[34 + swapped.nbytes :])
-    refused(path, tokenizer, "copy needed")
+    refused(path, tokenizer, "cannot be mapped")
     path = write_datatrove(tmp_path)
     Path(f"{path}.loss").write_bytes(b"\x01")
     refused(path, tokenizer, "loss mask")

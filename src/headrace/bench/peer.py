@@ -151,7 +151,7 @@ def _write_text(path: Path, sources: Sequence[Source], nbytes: int) -> None:
     for document in _documents(sources, nbytes):
         lines += document.splitlines(keepends=True)
     if not lines:
-        raise UsageError("the corpus has no text")
+        raise UsageError("the corpus has no text: name files that have some")
     shuffle, written = random.Random(0).shuffle, 0
     with open(path, "wb") as file:
         while written < nbytes:  # the same lines again, in another order, if there is not enough text

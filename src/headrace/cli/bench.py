@@ -1,4 +1,4 @@
-"""`headrace bench loaders | train | tokenize`: runs headrace and its peers, and prints tables and bars."""
+"""Commands `headrace bench loaders | train | tokenize`: headrace and its peers side by side, as tables and bars."""
 
 from __future__ import annotations
 
@@ -20,33 +20,41 @@ from headrace.errors import UsageError
 from headrace.jobs.bench import Contest, bench_record, compare_loaders, compare_tokenizers, compare_trainers
 
 app = typer.Typer(
-    help="Compare headrace with its peers on the same bytes, in one run, as ratios.",
+    help="Compare headrace with its peers. All read the same bytes in one run, and speeds are shown as ratios.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
-Corpus = Annotated[list[str] | None, typer.Argument(help="Text. Default: the Python standard library on this disk.")]
-Only = Annotated[list[str] | None, typer.Option(help="Only peers with this in their name; may be repeated.")]
-Skip = Annotated[list[str] | None, typer.Option(help="Leave out peers with this in their name; may be repeated.")]
-Megabytes = Annotated[float, typer.Option(min=0.1, help="Size of the text that is made from the corpus, in MB.")]
-WIDTH = 160  # of tables that go into a file
+Corpus = Annotated[
+    list[str] | None, typer.Argument(help="Files, folders or globs of text. Default: the Python standard library.")
+]
+Only = Annotated[list[str] | None, typer.Option(help="Run only peers whose name contains this; may be repeated.")]
+Skip = Annotated[list[str] | None, typer.Option(help="Leave out peers whose name contains this; may be repeated.")]
+Megabytes = Annotated[
+    float, typer.Option(min=0.1, help="Megabytes of text to make from the corpus and use for every peer.")
+]
+WIDTH = 160  # characters of a table that goes into a file
 Column = tuple[str, Callable[[dict[str, Any]], str]]
 
 
 @app.command()
 def loaders(
     corpus: Corpus = None,
-    batch_size: Annotated[str, typer.Option(help="Rows per batch; several with commas are a sweep.")] = "512",
+    batch_size: Annotated[
+        str, typer.Option(help="Rows per batch; several sizes, such as 256,512, run one after the other.")
+    ] = "512",
     sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per row.")] = 256,
-    num_batches: Annotated[int, typer.Option(min=1, help="Batches to time, at least.")] = 100,
-    step_ms: Annotated[float, typer.Option(min=0, help="Duration of the simulated step for data wait.")] = 100.0,
+    num_batches: Annotated[int, typer.Option(min=1, help="Least number of batches to time.")] = 100,
+    step_ms: Annotated[
+        float, typer.Option(min=0, help="Milliseconds of the simulated training step that data wait is measured with.")
+    ] = 100.0,
     megabytes: Megabytes = 200.0,
     only: Only = None,
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare loaders: speed, first batch, data wait, processor time, memory, and reproducible order."""
+    """Compare loaders of batches. Shows speed, first batch, data wait, processor time, memory and reproducibility."""
     contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
     options = LoaderOptions(sequence_length=sequence_length, num_batches=num_batches, step_ms=step_ms)
     sweep: dict[str, list[Result]] = {}
@@ -67,16 +75,16 @@ def loaders(
 def train(
     corpus: Corpus = None,
     preset: Annotated[
-        str, typer.Option(help="The preset whose size is trained; it must have a vocabulary size.")
+        str, typer.Option(help="The preset whose shape is trained; it must set a vocabulary size.")
     ] = "wiki",
     num_steps: Annotated[int, typer.Option(min=1, help="Steps to time in each run.")] = 2,
-    num_repeats: Annotated[int, typer.Option(min=1, help="Runs of each peer; they take turns.")] = 2,
+    num_repeats: Annotated[int, typer.Option(min=1, help="Runs of each peer; peers take turns.")] = 2,
     megabytes: Megabytes = 8.0,
     only: Only = None,
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare trainers on equal GPT-2s in float32: speed, share of the machine's peak, memory, and equal losses."""
+    """Compare trainers on equal GPT-2s. All use float32; shows speed, share of the peak, memory, and equal losses."""
     contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
     results = compare_trainers(contest, preset, num_steps, num_repeats)
     _show(f"Training, {preset} shape as GPT-2, float32", results, TRAIN_COLUMNS, "tokens_per_second")
@@ -87,13 +95,15 @@ def train(
 @app.command()
 def tokenize(
     corpus: Corpus = None,
-    vocabulary: Annotated[int, typer.Option(min=257, help="Size of the byte-level BPE that all of them use.")] = 16_000,
+    vocabulary: Annotated[
+        int, typer.Option(min=257, help="Vocabulary size of the byte-level BPE that all peers use.")
+    ] = 16_000,
     megabytes: Megabytes = 20.0,
     only: Only = None,
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare tokenizers on text in memory, with all cores; the ids are compared, too."""
+    """Compare tokenizers on text in memory. All cores are used; shows speed, memory, and whether ids are the same."""
     contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
     results = compare_tokenizers(contest, vocabulary)
     _show(f"Encoding, {vocabulary:,} tokens", results, TOKENIZE_COLUMNS, "megabytes_per_second")
@@ -141,7 +151,7 @@ TOKENIZE_COLUMNS: list[Column] = [
 
 
 def _show(title: str, results: list[Result], columns: list[Column], measure: str) -> None:
-    """Print the table, what is missing or failed, and bars on a logarithmic scale."""
+    """Print the table, the peers that are missing or failed, and bars on a logarithmic scale."""
     table = Table("peer", "version", *(name for name, _ in columns), title=title, title_justify="left")
     table.columns[0].no_wrap = True
     for column in table.columns[2:]:
@@ -162,7 +172,7 @@ def _show(title: str, results: list[Result], columns: list[Column], measure: str
         for result in done:
             halves = round(8 * math.log2(result.values[measure] / least))
             display.out.print(f"{result.peer:>20} {'█' * (halves // 2)}{'▌' * (halves % 2)}", highlight=False)
-        display.out.print(f"{'':>20} [dim]four cells are twice as fast[/]")
+        display.out.print(f"{'':>20} [dim]a bar that is four cells longer is twice as fast[/]")
 
 
 def _say(peer: str, what: str) -> None:

@@ -16,8 +16,8 @@ from headrace.data.order.split import Split
 from headrace.data.order.stream import Stream
 from headrace.data.order.windows import WindowPacking
 
-SEED = 0  # not the run's: runs are compared on the same rows
-# Sources that are sampled apart though nobody gave them weights; of more there would be too few rows each.
+SEED = 0  # not the seed of the run, so that all runs are compared on the same rows
+# Sources without weights are sampled separately up to this number; with more, each would have too few rows.
 MOST_SOURCES = 64
 FEW_ROWS = 8
 ALL_ROWS = 1 << 62
@@ -75,7 +75,7 @@ class Sampler:
         stream = Stream(self.cache, group, self.split, self.packing(length), SEED, True, first_block_bytes)
         count = stream.count_rows(wanted)
         if count < min(wanted, FEW_ROWS) and self.packing is WindowPacking:
-            # Of this little text no token should be left over: windows that are a little shorter use them all.
+            # With so little text, no token should be left over: slightly shorter windows use them all.
             num_targets = stream.epoch_size() - 1
             count = -(-num_targets // length)
             length = num_targets // max(count, 1)

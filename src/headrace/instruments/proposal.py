@@ -36,11 +36,11 @@ from headrace.units import human_count, human_time
 
 RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 7
 LEAST_RUN_S, RUN_OVERHEAD_S = 1.0, 2.5
-SCOUTS = (4e5, 3e6)  # parameters of the first two, which tell how fast small and larger networks are here
-SCOUT_TOKENS = 3e6  # that their batches are made for
-UNLIKE = 1.25  # a next candidate has other tokens, or this much more or fewer parameters than those before
-MEMORY_SHARE = 0.8  # of what is free
-EVALUATIONS = 10  # of a run, with a sample and a checkpoint each
+SCOUTS = (4e5, 3e6)  # parameters of the first two candidates, which show how fast small and larger networks are
+SCOUT_TOKENS = 3e6  # the length of run that their batch size is chosen for
+UNLIKE = 1.25  # the next candidate has another vocabulary, or parameters that differ by this factor
+MEMORY_SHARE = 0.8  # share of the free memory that a candidate may take
+EVALUATIONS = 10  # evaluations of a run, each with a sample and a checkpoint
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Proposal:
             "tokens_per_second": self.prospect.tokens_per_second,
             "bits_per_byte": self.prospect.bits_per_byte,
             "planning_seconds": self.planning_s,
-            "trials": [run.as_json() for run in self.runs],
+            "short_runs": [run.as_json() for run in self.runs],
             "assumptions": self.assumptions,
         }
 

@@ -157,7 +157,7 @@ def _name(way: Way) -> str:
 
 
 def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measured:
-    """Summarise the runs of a way: time by rank 0's clock, since all end together; memory and processor time of all.
+    """Summarise the runs of one way: the time by rank 0's clock, memory and processor time of all processes.
 
     Runs that other programs disturbed count only if there are no others.
     """

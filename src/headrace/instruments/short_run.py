@@ -17,7 +17,7 @@ from headrace.run.pretraining import Pretraining
 from headrace.stages import PAUSES
 from headrace.training.autotune import default_micro_batch
 
-UNEVEN_STEPS = 3  # at the start: fresh memory
+UNEVEN_STEPS = 3  # the first steps pay for fresh memory, and are not counted
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep
 
 LEAST_TOKENS = 1024  # computed at a time; enough for products to run at full rate
-LEAST_SECONDS = 0.3  # of a measurement: short steps are repeated
-PEAK_FACTOR = 0.01  # of the learning rate: the weights should stay what they are
+LEAST_SECONDS = 0.3  # short steps are repeated until a measurement takes this long
+PEAK_FACTOR = 0.01  # factor of the learning rate: small, so that the weights hardly change
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Trial:
     """
 
     def __init__(self, config: Config, is_chosen: bool = False) -> None:
-        """`is_chosen`: let it choose, as training does, what the configuration leaves open."""
+        """`is_chosen`: let the trial choose what the configuration leaves open, as training does."""
         self._child = Child([sys.executable, "-m", "headrace.instruments.trial"])
         try:
             chosen = self._child.ask({"config": config.model_dump(), "is_chosen": is_chosen})

@@ -28,7 +28,7 @@ def find_checkpoint(path: Path) -> Path:
             return found
     if not path.exists():
         raise CheckpointError(f"{path}: no such run. Make it with: headrace train --out {path}")
-    raise CheckpointError(f"{path}: no checkpoint here yet.")
+    raise CheckpointError(f"{path}: no checkpoint here yet. Wait until the run has saved one.")
 
 
 def load_model(path: Path) -> tuple[Network, Tokenizer]:

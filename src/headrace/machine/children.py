@@ -142,7 +142,7 @@ def answer_questions(
     """In a child: answer its parent's questions, or only the first `count`, and call `on_orphaned` when it is gone.
 
     An exception is sent to the parent and raised. Whatever else is printed goes to standard error. An orphan ends
-    itself and everything that it has started, unless it is told otherwise.
+    itself and everything that it has started, unless `on_orphaned` is given.
     """
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

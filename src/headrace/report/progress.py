@@ -47,7 +47,11 @@ def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
     throughput = over_steps(runs, "Throughput", "tokens/s while training", _training_rate)
     norm = over_steps(runs, "Gradient norm", "", lambda _, line: None if line.skipped else line.gradient_norm)
     skipped = [(run.name, sum(line.skipped for line in run.metrics)) for run in runs]
-    notes = [Paragraph(f"{name}: {number} update(s) skipped: not finite.") for name, number in skipped if number]
+    notes = [
+        Paragraph(f"{name}: {number} update(s) skipped because the loss or gradient was not finite.")
+        for name, number in skipped
+        if number
+    ]
     return [both, throughput, rate, norm, *notes]
 
 

@@ -37,7 +37,7 @@ class RunRecord:
     environment: Environment
     metrics: list[StepRecord]
     summary: Run | None
-    """None while the run goes on, and after it was killed."""
+    """The summary; None while the run is going on, and after it was killed."""
     corpus: CorpusRecord | None
     ledger: list[Ledger] | None
     tuning: TuningRecord | None

@@ -222,7 +222,9 @@ def read_run_config(folder: Path) -> dict[str, Any]:
     """Read the resolved configuration of a run, section by section."""
     values = read_json(folder / "config.json")
     if not isinstance(values, dict) or not values or not all(isinstance(section, dict) for section in values.values()):
-        raise CheckpointError(f"{folder}: not a run directory (no readable config.json).")
+        raise CheckpointError(
+            f"{folder}: not a run directory (no readable config.json). Name one that `headrace train` wrote."
+        )
     return upgraded_config(values)
 
 

@@ -24,7 +24,7 @@ from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
 from headrace.units import human_bytes
 
-BATCHES_HELD = 4  # in memory, by the loader and the step together
+BATCHES_HELD = 4  # batches that the loader and the step hold in memory together
 
 
 def count_memory(

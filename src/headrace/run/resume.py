@@ -59,7 +59,7 @@ def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Che
     if not wanted:
         if folder.holds_a_run:
             raise UsageError(
-                f"{folder.path}: holds a run already. Choose another --out, or go on with it:"
+                f"{folder.path}: holds a run already. Choose another --out, or continue it:"
                 f" headrace train --resume {folder.path}"
             )
         return None
@@ -67,7 +67,9 @@ def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Che
     found = checkpoints.find(name) if group.is_main else None
     name = group.from_main(found.name if found else "", "finding the checkpoint")
     if wanted is True and not name and not folder.holds_a_configuration:
-        raise CheckpointError(f"{folder.path}: no checkpoint to resume from.")
+        raise CheckpointError(
+            f"{folder.path}: no checkpoint to resume from. To begin a run where there is none: run.resume=auto."
+        )
     return folder.path / "checkpoints" / name if name else None
 
 
@@ -84,16 +86,23 @@ def resumed_execution(saved: CheckpointState, config: Config, group: Group) -> E
     )
 
 
+_REMEDY = "Resume with the value of the run, or start a new run with another --out."
+
+
 def check_resumable(config: Config, saved: CheckpointState) -> None:
     """Refuse a model, tokenizer or order of batches other than the run's; the loader's state checks the text itself."""
     before, now = saved.config.data.tokenizer, config.data.tokenizer
     if before != now:
-        raise CheckpointError(f"data.tokenizer was {before!r} in the run and is {now!r} now: other tokens.")
+        raise CheckpointError(
+            f"data.tokenizer was {before!r} in the run and is {now!r} now: the tokens differ. {_REMEDY}"
+        )
     for key, value in saved.config.model.model_dump().items():
         mine = getattr(config.model, key)
         if mine != value:
-            raise CheckpointError(f"model.{key} was {value!r} in the run and is {mine!r} now: not the same model.")
+            raise CheckpointError(
+                f"model.{key} was {value!r} in the run and is {mine!r} now: not the same model. {_REMEDY}"
+            )
     for key in ("optimizer", "batch_size", "max_length", "seed"):
         was, is_now = getattr(saved.config.training, key), getattr(config.training, key)
         if was != is_now:
-            raise CheckpointError(f"training.{key} was {was!r} in the run and is {is_now!r} now.")
+            raise CheckpointError(f"training.{key} was {was!r} in the run and is {is_now!r} now. {_REMEDY}")

@@ -30,7 +30,7 @@ def bytes_per_id(cache: Cache) -> npt.NDArray[np.float64]:
     text_bytes, decoded_bytes = 0, 0.0
     encoder = cache.tokenizer.encoder()
     try:
-        # A cache that was opened, not planned, does not know the files of its segments.
+        # The segments of a cache that was opened by its manifest do not know their files.
         segments = [segment for segment in cache.segments if segment.files] or plan_segments(cache.sources)
         for pieces in _batches(sample_documents(cache.sources, segments, SAMPLE_BYTES, SAMPLE_PLACES)):
             text_bytes += sum(map(len, pieces))
@@ -41,7 +41,7 @@ def bytes_per_id(cache: Cache) -> npt.NDArray[np.float64]:
 
 
 def _batches(pieces: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """Group pieces, so that little is in memory and few calls are made."""
+    """Group pieces: few enough to take little memory, enough to need few calls of the encoder."""
     batch: list[bytes] = []
     for piece in pieces:
         batch.append(piece)
