@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
-from headrace.data.cache.build import Progress as BuildState
-from headrace.data.cache.cache import Cache
+from headrace.activity import Activity, ignore
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.units import human_bytes, human_count, human_percent, human_time
+
+if TYPE_CHECKING:  # these import numpy, and the first word on the screen comes before that
+    from headrace.data.cache.build import Progress as BuildState
+    from headrace.data.cache.cache import Cache
 
 PLAIN_SECONDS = 2.0
 NOTICED = {
@@ -136,6 +150,38 @@ def spinner(message: str) -> Iterator[Callable[[str], None]]:
         return
     with err.status(message) as status:
         yield lambda text: status.update(f"{message}: {escape(text)}")
+
+
+@contextmanager
+def activities() -> Iterator[Activity]:
+    """Show what a command is doing: in a terminal one line with the time it has taken, elsewhere a line for each thing.
+
+    Of several processes that train together, only the first shows anything.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        yield ignore
+    elif not err.is_terminal:
+        yield lambda doing: err.print(doing, markup=False)
+    else:
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with Progress(*columns, console=err, transient=True) as progress:
+            task = progress.add_task("starting", total=None)
+
+            def show(doing: str) -> None:
+                progress.reset(task, description=doing)
+
+            yield show
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Say that PyTorch is being imported, which takes seconds: the first word of the commands that need it."""
+    if "torch" in sys.modules:
+        yield
+        return
+    with activities() as activity:
+        activity("loading PyTorch")
+        yield
 
 
 def show_description(facts: dict[str, Any]) -> None:

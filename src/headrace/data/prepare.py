@@ -16,7 +16,7 @@ from headrace.data.corpus.sources import as_sources
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
 from headrace.errors import UsageError
-from headrace.units import parse_size
+from headrace.sizes import parse_size
 
 REPORT_SECONDS = 0.1
 

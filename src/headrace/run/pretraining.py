@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.activity import Activity, ignore
 from headrace.data.explain.description import describe
 from headrace.distributed.group import join
 from headrace.distributed.replicas import make_replica
@@ -55,8 +56,9 @@ class Pretraining:
         config: Config,
         should_stop: Callable[[], bool] = lambda: False,
         batches: BatchStream | None = None,
+        activity: Activity = ignore,
     ) -> None:
-        self._given_batches = batches
+        self._given_batches, self._activity = batches, activity
         self.finished = ""
         """Why there is nothing left to do; empty where there is."""
         self.notices: list[str] = []
