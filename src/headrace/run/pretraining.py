@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.activity import Activity, ignore
+from headrace.data.batch import Batch
 from headrace.data.explain.description import describe
 from headrace.distributed.group import join
 from headrace.distributed.replicas import make_replica
@@ -27,15 +28,16 @@ from headrace.run.config import Config
 from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus
 from headrace.run.corpus_facts import corpus_facts
 from headrace.run.directory import History, MetricsFile, RunFolder, WatchedFolder, read_record
-from headrace.run.environment import describe_environment, peak_of_process
+from headrace.run.environment import describe_environment, known_rates, measure_rates
+from headrace.run.execution.choice import ExecutionChoice, begin_choice
 from headrace.run.machine import remembered_machine
-from headrace.run.memory import check_memory, memory_limit, num_shards
+from headrace.run.memory import check_memory, num_shards
 from headrace.run.records import CheckpointState, Environment, Run, StepRecord
 from headrace.run.remembered_scaling import remembered_scaling
 from headrace.run.resume import check_resumable, checkpoint_to_resume, read_checkpoint_state, resumed_execution
 from headrace.run.summary import Tally, recall
 from headrace.run.trackers.tensorboard import TensorBoard
-from headrace.training.autotune import choose_execution
+from headrace.training.autotune import measure_on
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
 from headrace.training.evaluate import Evaluation
 from headrace.training.execution import Execution
@@ -112,7 +114,7 @@ class Pretraining:
         self._open_corpus(stack)
         if saved is not None:
             check_resumable(config, saved)
-        limits = Limits.from_config(config.training, self.loader.steps_per_epoch)
+        limits = Limits.from_config(config.training, self._steps_per_epoch())
         self._max_steps = limits.steps
         position = saved.position if saved is not None else Position()
         self.counts = count(config.model, config.training.max_length)
@@ -123,8 +125,12 @@ class Pretraining:
             self._end_at_once(position, limits)
             return
         check_memory(config, group)
-        environment = self._open_network(saved, resume_from)
-        self._open_loop(stack, limits, position, resume_from, environment)
+        self._open_network(saved, resume_from)
+        self._open_loop(stack, limits, position, resume_from)
+
+    def _steps_per_epoch(self) -> int:
+        """Return the steps of a pass over the corpus where a limit needs them: counting tokenises all of it."""
+        return self.loader.steps_per_epoch if self.config.training.num_epochs else 0
 
     def _open_corpus(self, stack: ExitStack) -> None:
         """Open the training text and its tokenizer, and complete the model's shape by them."""
@@ -138,52 +144,124 @@ class Pretraining:
         self.tokenizer = self.loader.cache.tokenizer
         complete_model(config, self.tokenizer)
 
-    def _open_network(self, saved: CheckpointState | None, resume_from: Path | None) -> Environment:
-        """Build or load the network, choose how to compute its steps, and open what only rank 0 needs."""
-        config, training, group = self.config, self.config.training, self.group
-        self.network = build(config.model, training.seed).to(best_device())
+    def _open_network(self, saved: CheckpointState | None, resume_from: Path | None) -> None:
+        """Build or load the network, decide how to compute its steps, and open what only rank 0 needs."""
+        config, group = self.config, self.group
+        self._activity("building the network")
+        self.network = build(config.model, config.training.seed).to(best_device())
         check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
-        runtime_bytes = memory_bytes() - 4 * self.counts.num_parameters
+        self._runtime_bytes = memory_bytes() - 4 * self.counts.num_parameters
         if saved is not None and resume_from is not None:
             load_weights(resume_from, self.network)
             self._batches.restore(saved.loader)
             self.notices.append(f"goes on from step {saved.position.step:,} ({resume_from})")
-        self.execution = resumed_execution(saved, config, group) if saved else self._choose_execution()
-        self.execution.write_into(training)
-        self.execution.set_threads()  # the peak is measured with as many
-        self.peak_flops, self._is_described = 0.0, False
+        else:
+            self._activity("tokenising the first batch")
+            self._first_batch()
+        self.optimizer = Optimizer(self.network, config.training)
+        self.choice = ExecutionChoice(resumed_execution(saved, config, group)) if saved else self._begin_choice()
+        self.notices += [self.choice.notice] if self.choice.notice else []
+        self.execution.set_threads()
+        if self.choice.is_final:
+            self.execution.write_into(config.training)
+        self.peak_flops, self._is_described, self._is_measured = 0.0, False, False
         if not group.is_main:
-            return Environment()
-        self._evaluator, notice = open_evaluator(config, self.loader.cache, self.execution)
-        self.notices += [notice] if notice else []
+            return
         if saved is not None and saved.processes == group.world_size:
             self.peak_flops = saved.peak_flops
         else:
-            self.peak_flops = group.world_size * peak_of_process(self.execution, self._machine)
-        held = self.loader.counters().bytes_held
-        return describe_environment(
-            config, self.network, self.execution, self.peak_flops, held, runtime_bytes, self._machine, self._scaling
-        )
+            known = known_rates(self.execution, self._machine) if self.choice.is_final else None
+            self.peak_flops = group.world_size * known.peak_flops if known else 0.0
+        self._activity("reading the validation text")
+        self._evaluator, notice = open_evaluator(config, self.loader.cache, self.execution)
+        self.notices += [notice] if notice else []
 
-    def _open_loop(
-        self, stack: ExitStack, limits: Limits, position: Position, resume_from: Path | None, environment: Environment
-    ) -> None:
+    def _open_loop(self, stack: ExitStack, limits: Limits, position: Position, resume_from: Path | None) -> None:
         """Share the network out, load the optimizer's state, and wire the loop."""
         config, training, group = self.config, self.config.training, self.group
         group.wait_for_all("waiting for rank 0 to begin")
         self._replica = make_replica(self.network, group, config.run.sharding)
-        self.optimizer = Optimizer(self.network, training)
+        self.optimizer = Optimizer(self.network, training)  # sharding replaces the parameters
         if resume_from is not None:
             load_optimizer(resume_from, self.optimizer)
         # All of the checkpoint was read by now: what comes after it may go.
-        self.folder.begin(config, environment, position.step)
+        begun = Environment(**environment(), execution=asdict(self.execution)) if group.is_main else Environment()
+        self.folder.begin(config, begun, position.step)
         self._hooks: list[TensorBoard] = []
         if group.is_main and config.run.tensorboard:
             self._hooks.append(stack.enter_context(TensorBoard(self.folder.path)))
-        step = TrainStep(self._replica, self.optimizer, self.execution, training.gradient_clip)
+        step = TrainStep(self._replica, self.optimizer, self.choice.choosing or self.execution, training.gradient_clip)
         self.loop = Loop(
             training, limits, self._batches, step, position, self._evaluate, self._save, self._should_stop, group
         )
+
+    # How steps are computed
+
+    @property
+    def execution(self) -> Execution:
+        """How steps are computed: the best way that is known so far."""
+        return self.choice.execution
+
+    def _begin_choice(self) -> ExecutionChoice:
+        """Decide how to compute the steps of a new run, or begin to choose while it trains; rank 0 decides for all."""
+        if not self.group.is_main:
+            told: dict[str, Any] = self.group.from_main({}, "waiting for rank 0 to choose how to compute steps")
+            return ExecutionChoice(Execution(**told))
+        choice = begin_choice(self.config, self.group, self._bytes_to_come, self._measure_on_first_batch)
+        self.group.from_main(asdict(choice.execution), "telling how to compute steps")
+        return choice
+
+    def _bytes_to_come(self) -> int:
+        return self.optimizer.bytes_to_come() // num_shards(self.config)
+
+    def _measure_on_first_batch(self, execution: Execution) -> float:
+        """Measure an execution on the first batch."""
+        self._activity(f"choosing how to compute steps: {execution.describe()}")
+        return measure_on(self.network, self._first_batch())(execution)
+
+    def _first_batch(self) -> Batch:
+        """Wait for the first batch and return it; it comes again in the first step."""
+        batch = next(self.loader)
+        self.loader.seek(0)
+        return batch
+
+    def _settle(self) -> None:
+        """Make the execution final, if it is still being chosen: whatever is saved is resumed in the same way."""
+        if self.choice.is_final:
+            return
+        self.choice.settle()
+        self.execution.write_into(self.config.training)
+        self.folder.write_config(self.config)
+        if self._evaluator is not None:
+            self._evaluator.use(self.execution)
+
+    def _follow(self, info: StepInfo) -> None:
+        """Settle the execution when it is chosen; then measure, once, what the report and the display compare with."""
+        if self.choice.is_ripe:
+            self._settle()
+        if self.choice.pace is not None:
+            warning = self.choice.pace.add(info)
+            self.run.warnings += [warning] if warning else []
+        if self.group.is_main and not self._is_measured and (self.choice.is_final or info.is_last):
+            self._is_measured = True
+            self._measure_environment()
+
+    def _measure_environment(self) -> None:
+        """Complete environment.json by what takes a moment to find out, and no step needs."""
+        rates = known_rates(self.execution, self._machine) or measure_rates(self.execution)
+        self.peak_flops = self.peak_flops or self.group.world_size * rates.peak_flops
+        held = self.loader.counters().bytes_held
+        described = describe_environment(
+            self.config,
+            self.network,
+            self.execution,
+            replace(rates, peak_flops=self.peak_flops),
+            held,
+            self._runtime_bytes,
+            self._machine,
+            self._scaling,
+        )
+        self.folder.write_record("environment.json", described)
 
     def _begin_anew(self) -> None:
         """Keep the configuration from the first moment on: a run that is killed before its first checkpoint has it."""
@@ -206,19 +284,6 @@ class Pretraining:
         """Return whether there is text to evaluate on; known to the process that evaluates."""
         return self._evaluator is not None
 
-    def _choose_execution(self) -> Execution:
-        """Choose how to compute steps by measuring the first batch, which then comes again; rank 0 chooses for all."""
-        training = self.config.training
-        if not self.group.is_main:
-            return Execution(**self.group.from_main({}, "waiting for rank 0 to choose the micro-batch"))
-        limit = memory_limit(self.config, self.group)
-        batch = next(self.loader)
-        self.loader.seek(0)
-        reserve = Optimizer(self.network, training).bytes_to_come() // num_shards(self.config)
-        chosen = choose_execution(self.network, batch, training, limit, reserve, self.group.world_size)
-        self.group.from_main(asdict(chosen), "telling the micro-batch")
-        return chosen
-
     def corpus(self) -> dict[str, Any]:
         """Describe what this run trains on, as far as it is known by now."""
         return corpus_facts(self.loader.cache, self.config, self._max_steps)
@@ -237,9 +302,11 @@ class Pretraining:
                 run.first_sample = self._sample(network) if self.group.is_main else ""
             with self._going_on_without("samples.txt"):
                 self.folder.add_sample(0, run.first_sample)
-        tally = Tally(run, self.counts.training_flops_per_token, self.peak_flops)
+        tally = Tally(run, self.counts.training_flops_per_token)
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
+                self._follow(info)
+                tally.peak_flops = self.peak_flops
                 tally.add(info, position)
                 self._record(info, metrics)
                 yield info
@@ -289,6 +356,7 @@ class Pretraining:
             "queue_depth": counters.queue_depth,
             "queue_limit": counters.queue_limit,
             "buffered_bytes": counters.bytes_held,
+            "pieces": self.choice.take_pieces(),
         }
 
     def _describe_corpus(self) -> None:
@@ -317,6 +385,7 @@ class Pretraining:
 
     def _save(self, is_best: bool) -> None:
         """Save a checkpoint in rank 0; its files do not depend on how the network is shared out."""
+        self._settle()
         with self.group.exchanging("gathering the optimizer's state"):
             tensors = {name: tensor for name, tensor in self.optimizer.tensors() if self.group.is_main}
         with self._replica.whole() as network:

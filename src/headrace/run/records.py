@@ -94,6 +94,8 @@ class StepRecord(Record):
     """Which of loss and gradient_norm were not finite."""
     warning: str | None = None
     """What a person should know about this step."""
+    pieces: list[dict[str, Any]] | None = None
+    """Rows of the batch and the execution that computed them; only while the execution was being chosen."""
 
     @model_validator(mode="after")
     def _check_stages(self) -> StepRecord:

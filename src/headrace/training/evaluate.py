@@ -42,6 +42,10 @@ class Evaluator:
     def __init__(self, loader: Loader, max_tokens: int, execution: Execution) -> None:
         self._samples = loader.sample(max_tokens)
         self._byte_lengths = bytes_per_id(loader.cache)
+        self.use(execution)
+
+    def use(self, execution: Execution) -> None:
+        """Compute evaluations from now on in this way, as far as it is about forward passes."""
         self._execution = replace(execution, compile=False)  # compiling for a few passes takes longer than it saves
 
     @property
