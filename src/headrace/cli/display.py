@@ -69,6 +69,9 @@ class BuildDisplay:
             self._first_bytes = state.done_bytes
         self._state = state
 
+    def begin(self, doing: str) -> None:
+        """Show what begins now."""
+
     @property
     def bytes_per_second(self) -> float:
         done = self._state.done_bytes - self._first_bytes if self._state else 0
@@ -89,13 +92,15 @@ class _Bar(BuildDisplay):
     def __init__(self, progress: Progress) -> None:
         super().__init__()
         self._progress = progress
-        self._task = progress.add_task("Planning", total=None, tokens="", rate="")
+        self._task = progress.add_task("starting", total=None, tokens="", rate="")
+
+    def begin(self, doing: str) -> None:
+        self._progress.update(self._task, description=doing)
 
     def update(self, state: BuildState) -> None:
         super().update(state)
         self._progress.update(
             self._task,
-            description="Tokenising",
             total=state.total_bytes,
             completed=state.done_bytes,
             tokens=f"{human_count(state.num_tokens)} tokens",
@@ -107,6 +112,9 @@ class _Lines(BuildDisplay):
     def __init__(self) -> None:
         super().__init__()
         self._shown_s = time.monotonic()
+
+    def begin(self, doing: str) -> None:
+        err.print(doing, markup=False)
 
     def update(self, state: BuildState) -> None:
         super().update(state)

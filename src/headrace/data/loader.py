@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headrace.activity import Activity, ignore
 from headrace.data.arguments import check_arguments, queue_limit, source_weights, whole
 from headrace.data.batch import Assembler, Batch, row_bytes
 from headrace.data.cache.build import Builder
@@ -93,6 +94,7 @@ class Loader:
         transform: Transform | None = None,
         tokenizer: str | Tokenizer = DEFAULT_TOKENIZER,
         cache_dir: str | Path | None = None,
+        activity: Activity = ignore,
     ) -> None:
         options = LoaderOptions.checked(
             num_workers=whole(num_workers),
@@ -109,7 +111,7 @@ class Loader:
         check_arguments(batch_size, sequence_length, rank, world_size)
         if weights is not None and isinstance(cache_or_sources, (list, tuple)):
             cache_or_sources = as_sources(cache_or_sources, apart=True)  # a weight is a source's
-        self.cache, self._builder = open_or_build(cache_or_sources, tokenizer, cache_dir, options)
+        self.cache, self._builder = open_or_build(cache_or_sources, tokenizer, cache_dir, options, activity)
         self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
         self.rank, self.world_size = rank, world_size
         self.row_bytes = row_bytes(sequence_length, self.cache.dtype, packing == "document")

@@ -29,7 +29,8 @@ from headrace.run.corpus import complete_model, open_evaluator, open_training, p
 from headrace.run.corpus_facts import corpus_facts
 from headrace.run.directory import History, MetricsFile, RunFolder, WatchedFolder, read_record
 from headrace.run.environment import describe_environment, known_rates, measure_rates
-from headrace.run.execution.choice import ExecutionChoice, begin_choice
+from headrace.run.execution.choice import ExecutionChoice, begin_choice, resume_choice
+from headrace.run.execution.log import EXECUTIONS, ExecutionLog
 from headrace.run.machine import remembered_machine
 from headrace.run.memory import check_memory, num_shards
 from headrace.run.records import CheckpointState, Environment, Run, StepRecord
@@ -48,6 +49,17 @@ from headrace.training.schedule import Limits
 from headrace.training.step import TrainStep
 
 SAMPLE_TOKENS = 120
+FEWEST_SAMPLE_TOKENS = 8
+FIRST_SAMPLE_READS = 1e9  # of parameters, all of which are read for every token: a fraction of a second
+
+
+def first_sample_tokens(num_parameters: int) -> int:
+    """Return the length of the sample before training, for which the first step waits: short where tokens are slow.
+
+    >>> first_sample_tokens(800_000), first_sample_tokens(33_400_000), first_sample_tokens(124_000_000)
+    (120, 29, 8)
+    """
+    return max(FEWEST_SAMPLE_TOKENS, min(SAMPLE_TOKENS, int(FIRST_SAMPLE_READS / num_parameters)))
 
 
 class Pretraining:
@@ -60,7 +72,9 @@ class Pretraining:
         batches: BatchStream | None = None,
         activity: Activity = ignore,
     ) -> None:
-        self._given_batches, self._activity = batches, activity
+        self._given_batches = batches
+        self.activity = activity
+        """What is called with what begins; whoever shows the steps may put another in its place."""
         self.finished = ""
         """Why there is nothing left to do; empty where there is."""
         self.notices: list[str] = []
@@ -136,9 +150,9 @@ class Pretraining:
         """Open the training text and its tokenizer, and complete the model's shape by them."""
         config, group = self.config, self.group
         if group.world_size > 1:
-            prepare_corpus(config, group)  # with all cores of a machine
+            prepare_corpus(config, group, self.activity)  # with all cores of a machine
             group.keep_to_own_cores()
-        self.loader = stack.enter_context(open_training(config, group.rank, group.world_size))
+        self.loader = stack.enter_context(open_training(config, group.rank, group.world_size, self.activity))
         check_same_corpus(self.loader.state(), group)
         self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
@@ -147,7 +161,7 @@ class Pretraining:
     def _open_network(self, saved: CheckpointState | None, resume_from: Path | None) -> None:
         """Build or load the network, decide how to compute its steps, and open what only rank 0 needs."""
         config, group = self.config, self.group
-        self._activity("building the network")
+        self.activity("building the network")
         self.network = build(config.model, config.training.seed).to(best_device())
         check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
         self._runtime_bytes = memory_bytes() - 4 * self.counts.num_parameters
@@ -156,10 +170,11 @@ class Pretraining:
             self._batches.restore(saved.loader)
             self.notices.append(f"goes on from step {saved.position.step:,} ({resume_from})")
         else:
-            self._activity("tokenising the first batch")
+            self.activity("tokenising the first batch")
             self._first_batch()
         self.optimizer = Optimizer(self.network, config.training)
-        self.choice = ExecutionChoice(resumed_execution(saved, config, group)) if saved else self._begin_choice()
+        self._log = ExecutionLog.read(self.folder.path) if saved is not None else ExecutionLog()
+        self.choice = self._begin_choice() if saved is None else self._resume_choice(saved)
         self.notices += [self.choice.notice] if self.choice.notice else []
         self.execution.set_threads()
         if self.choice.is_final:
@@ -172,7 +187,7 @@ class Pretraining:
         else:
             known = known_rates(self.execution, self._machine) if self.choice.is_final else None
             self.peak_flops = group.world_size * known.peak_flops if known else 0.0
-        self._activity("reading the validation text")
+        self.activity("reading the validation text")
         self._evaluator, notice = open_evaluator(config, self.loader.cache, self.execution)
         self.notices += [notice] if notice else []
 
@@ -211,12 +226,18 @@ class Pretraining:
         self.group.from_main(asdict(choice.execution), "telling how to compute steps")
         return choice
 
+    def _resume_choice(self, saved: CheckpointState) -> ExecutionChoice:
+        """Return the execution of a checkpoint, or go on choosing if it was saved before that was done."""
+        if saved.is_execution_final or self.group.world_size > 1:
+            return ExecutionChoice(resumed_execution(saved, self.config, self.group))
+        return resume_choice(self.config, saved.position.step, self._log, self._bytes_to_come)
+
     def _bytes_to_come(self) -> int:
         return self.optimizer.bytes_to_come() // num_shards(self.config)
 
     def _measure_on_first_batch(self, execution: Execution) -> float:
         """Measure an execution on the first batch."""
-        self._activity(f"choosing how to compute steps: {execution.describe()}")
+        self.activity(f"choosing how to compute steps: {execution.describe()}")
         return measure_on(self.network, self._first_batch())(execution)
 
     def _first_batch(self) -> Batch:
@@ -226,9 +247,7 @@ class Pretraining:
         return batch
 
     def _settle(self) -> None:
-        """Make the execution final, if it is still being chosen: whatever is saved is resumed in the same way."""
-        if self.choice.is_final:
-            return
+        """Make the execution final: what was chosen, or at the end of a run the best that is known."""
         self.choice.settle()
         self.execution.write_into(self.config.training)
         self.folder.write_config(self.config)
@@ -236,9 +255,12 @@ class Pretraining:
             self._evaluator.use(self.execution)
 
     def _follow(self, info: StepInfo) -> None:
-        """Settle the execution when it is chosen; then measure, once, what the report and the display compare with."""
-        if self.choice.is_ripe:
-            self._settle()
+        """Write down how a step was computed, and settle the execution when it is chosen.
+
+        Then measure, once, what the report and the display compare with.
+        """
+        if not self.choice.is_final:
+            self._log_step(info)
         if self.choice.pace is not None:
             warning = self.choice.pace.add(info)
             self.run.warnings += [warning] if warning else []
@@ -246,8 +268,18 @@ class Pretraining:
             self._is_measured = True
             self._measure_environment()
 
+    def _log_step(self, info: StepInfo) -> None:
+        """Keep how a step was computed while choosing, before the next one is taken."""
+        self._log.steps[info.step] = self.choice.take_pieces()
+        if self.choice.is_ripe:
+            self._log.final = self.execution
+        if self.choice.is_ripe or info.is_last:
+            self._settle()
+        self.folder.write_json(EXECUTIONS, self._log.model_dump(mode="json"))
+
     def _measure_environment(self) -> None:
         """Complete environment.json by what takes a moment to find out, and no step needs."""
+        self.activity("measuring the peak")
         rates = known_rates(self.execution, self._machine) or measure_rates(self.execution)
         self.peak_flops = self.peak_flops or self.group.world_size * rates.peak_flops
         held = self.loader.counters().bytes_held
@@ -298,8 +330,9 @@ class Pretraining:
         if self.group.world_size == 1:  # several processes can only stop together, at the end of a step
             self.loader.call_while_waiting(self._stop_waiting)
         if position.step == 0:
+            num_tokens = first_sample_tokens(self.counts.num_parameters)
             with self._replica.whole() as network:
-                run.first_sample = self._sample(network) if self.group.is_main else ""
+                run.first_sample = self._sample(network, num_tokens) if self.group.is_main else ""
             with self._going_on_without("samples.txt"):
                 self.folder.add_sample(0, run.first_sample)
         tally = Tally(run, self.counts.training_flops_per_token)
@@ -356,7 +389,6 @@ class Pretraining:
             "queue_depth": counters.queue_depth,
             "queue_limit": counters.queue_limit,
             "buffered_bytes": counters.bytes_held,
-            "pieces": self.choice.take_pieces(),
         }
 
     def _describe_corpus(self) -> None:
@@ -374,18 +406,19 @@ class Pretraining:
         with self._replica.whole() as network:
             if not self.group.is_main:
                 return None, ""
+            self.activity("evaluating")
             if self._evaluator is not None:
                 evaluation = self._evaluator(network)
             return evaluation, self._sample(network)
 
-    def _sample(self, network: Network) -> str:
+    def _sample(self, network: Network, num_tokens: int = SAMPLE_TOKENS) -> str:
         training = self.config.training
-        sampling = Sampling(max_tokens=SAMPLE_TOKENS, temperature=0.8, top_k=50, seed=training.seed)
+        sampling = Sampling(max_tokens=num_tokens, temperature=0.8, top_k=50, seed=training.seed)
         return continue_text(network, self.tokenizer, training.prompt, sampling)
 
     def _save(self, is_best: bool) -> None:
         """Save a checkpoint in rank 0; its files do not depend on how the network is shared out."""
-        self._settle()
+        self.activity("saving")
         with self.group.exchanging("gathering the optimizer's state"):
             tensors = {name: tensor for name, tensor in self.optimizer.tensors() if self.group.is_main}
         with self._replica.whole() as network:
@@ -397,6 +430,7 @@ class Pretraining:
             position=self.loop.position,
             loader=self._batches.state(),
             execution=self.execution,
+            is_execution_final=self.choice.is_final,
             config=self.config,
             peak_flops=self.peak_flops,
             environment=Environment(**environment()),

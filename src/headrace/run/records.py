@@ -94,8 +94,6 @@ class StepRecord(Record):
     """Which of loss and gradient_norm were not finite."""
     warning: str | None = None
     """What a person should know about this step."""
-    pieces: list[dict[str, Any]] | None = None
-    """Rows of the batch and the execution that computed them; only while the execution was being chosen."""
 
     @model_validator(mode="after")
     def _check_stages(self) -> StepRecord:
@@ -248,6 +246,8 @@ class CheckpointState(Record):
     """State of the loader: its place in the order of batches, and fingerprints of the corpus."""
     execution: Annotated[Execution, BeforeValidator(upgrade_saved)]
     """How steps are computed: micro-batch, precision, kernels, threads."""
+    is_execution_final: bool = True
+    """Whether later steps are all computed in this way; if not, executions.json of the run says how."""
     config: Config
     """The resolved configuration."""
     peak_flops: float

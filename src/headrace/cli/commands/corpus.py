@@ -83,6 +83,7 @@ def prepare(
             num_workers=workers,
             memory_budget=data.memory_budget,
             on_progress=show.update,
+            activity=show.begin,
         )
     summary["build"] = show.summary()
     display.show_description(summary)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
 
 from headrace.distributed.group import Group
 from headrace.machine.facts import memory_bytes
 from headrace.run.config import Config
+from headrace.run.execution.log import ExecutionLog
 from headrace.run.execution.pace import ChosenExecution, PaceCheck, remembered_execution
 from headrace.run.execution.store import Remembered
 from headrace.run.memory import count_memory, memory_limit
 from headrace.training.autotune import Search
-from headrace.training.choosing import TrainingChoice
+from headrace.training.choosing import Piece, TrainingChoice
 from headrace.training.execution import Execution
 
 
@@ -46,12 +45,12 @@ class ExecutionChoice:
         """Whether all measurements are made, and the choice can be made final."""
         return self.choosing is not None and self.choosing.is_settled
 
-    def take_pieces(self) -> list[dict[str, Any]] | None:
-        """Return, once, the rows of the newest step and how they were computed; None where nothing was being chosen."""
-        if self.choosing is None or not self.choosing.pieces:
-            return None
+    def take_pieces(self) -> list[Piece]:
+        """Return, once, the rows of the newest step and how they were computed; none where nothing was being chosen."""
+        if self.choosing is None:
+            return []
         pieces, self.choosing.pieces = self.choosing.pieces, []
-        return [asdict(piece) for piece in pieces]
+        return pieces
 
     def settle(self) -> None:
         """Make the choice final, and remember it if it was measured to its end and in peace."""
@@ -82,6 +81,22 @@ def begin_choice(
     choosing = TrainingChoice(search)
     if group.world_size > 1:
         choosing.measure_all(measure)
+    return _begun(search, choosing, place)
+
+
+def resume_choice(config: Config, step: int, log: ExecutionLog, reserve: Callable[[], int]) -> ExecutionChoice:
+    """Go on choosing where a run was resumed before its execution was final, in a process alone.
+
+    Steps that were computed before, after the checkpoint, are computed in the same ways as then.
+    """
+    limit = memory_limit(config)
+    search = Search(config.training, limit, reserve)
+    choosing = TrainingChoice(search, log.after(step), log.final)
+    return _begun(search, choosing, remembered_execution(config, search))
+
+
+def _begun(search: Search, choosing: TrainingChoice, place: Remembered[ChosenExecution]) -> ExecutionChoice:
+    """Return a choice that goes on while training, or is final already where nothing is left to measure."""
     choice = ExecutionChoice(search.best, choosing, place)
     if choice.is_ripe:
         choice.settle()
