@@ -99,15 +99,13 @@ class TrainingDisplay:
         if self._live is not None:
             self._live.__enter__()
         pretraining.activity = self.begin
-        self.begin("computing the first step")
         return self
 
     def begin(self, doing: str) -> None:
-        """Show what begins now: in a terminal always, elsewhere where nothing was shown for a while."""
+        """Show what begins now: in a terminal and before the first step always, else where nothing was shown lately."""
         if self._live is not None:
             self._doing.begin(doing)
-        elif time.monotonic() - self._shown_s > LINE_SECONDS:
-            self._shown_s = time.monotonic()
+        elif not self._shown_s or time.monotonic() - self._shown_s > LINE_SECONDS:
             err.print(doing, markup=False)
 
     def _way(self) -> str:

@@ -21,6 +21,7 @@ from headrace.generation.sampling import Sampling
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.device import best_device
 from headrace.machine.facts import cpu_seconds, environment, memory_bytes
+from headrace.machine.measure import torch_threads
 from headrace.models.counts import count
 from headrace.models.network import Network, build
 from headrace.run.agreement import check_batch_size, check_same_config, check_same_corpus, check_sharding
@@ -49,7 +50,7 @@ from headrace.training.schedule import Limits
 from headrace.training.step import TrainStep
 
 SAMPLE_TOKENS = 120
-FEWEST_SAMPLE_TOKENS = 8
+FEWEST_FIRST_TOKENS, MOST_FIRST_TOKENS = 8, 32
 FIRST_SAMPLE_READS = 1e9  # of parameters, all of which are read for every token: a fraction of a second
 
 
@@ -57,9 +58,9 @@ def first_sample_tokens(num_parameters: int) -> int:
     """Return the length of the sample before training, for which the first step waits: short where tokens are slow.
 
     >>> first_sample_tokens(800_000), first_sample_tokens(33_400_000), first_sample_tokens(124_000_000)
-    (120, 29, 8)
+    (32, 29, 8)
     """
-    return max(FEWEST_SAMPLE_TOKENS, min(SAMPLE_TOKENS, int(FIRST_SAMPLE_READS / num_parameters)))
+    return max(FEWEST_FIRST_TOKENS, min(MOST_FIRST_TOKENS, int(FIRST_SAMPLE_READS / num_parameters)))
 
 
 class Pretraining:
@@ -330,12 +331,14 @@ class Pretraining:
         if self.group.world_size == 1:  # several processes can only stop together, at the end of a step
             self.loader.call_while_waiting(self._stop_waiting)
         if position.step == 0:
+            self.activity("writing a sample before training")
             num_tokens = first_sample_tokens(self.counts.num_parameters)
             with self._replica.whole() as network:
                 run.first_sample = self._sample(network, num_tokens) if self.group.is_main else ""
             with self._going_on_without("samples.txt"):
                 self.folder.add_sample(0, run.first_sample)
         tally = Tally(run, self.counts.training_flops_per_token)
+        self.activity(f"computing step {position.step + 1:,}")
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
                 self._follow(info)
@@ -414,7 +417,8 @@ class Pretraining:
     def _sample(self, network: Network, num_tokens: int = SAMPLE_TOKENS) -> str:
         training = self.config.training
         sampling = Sampling(max_tokens=num_tokens, temperature=0.8, top_k=50, seed=training.seed)
-        return continue_text(network, self.tokenizer, training.prompt, sampling)
+        with torch_threads(1):  # threads that meet after every product of one row cost more than they compute
+            return continue_text(network, self.tokenizer, training.prompt, sampling)
 
     def _save(self, is_best: bool) -> None:
         """Save a checkpoint in rank 0; its files do not depend on how the network is shared out."""

@@ -205,5 +205,5 @@ def test_the_command_says_what_it_does(command: Command, corpus: Path) -> None:
     assert code == 0
     lines = err.splitlines()
     assert lines.index("reading the corpus") < lines.index("building the network")
-    assert lines.index("building the network") < lines.index("computing the first step")
+    assert lines.index("building the network") < lines.index("computing step 1")
     assert any("chosen during the first ones" in line for line in lines)
