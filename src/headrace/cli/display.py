@@ -95,7 +95,7 @@ class _Bar(BuildDisplay):
         self._task = progress.add_task("starting", total=None, tokens="", rate="")
 
     def begin(self, doing: str) -> None:
-        self._progress.update(self._task, description=doing)
+        self._progress.update(self._task, description=doing[:1].upper() + doing[1:])
 
     def update(self, state: BuildState) -> None:
         super().update(state)
@@ -182,9 +182,9 @@ def activities() -> Iterator[Activity]:
 
 
 @contextmanager
-def loading() -> Iterator[None]:
+def loading(in_plain_lines: bool = True) -> Iterator[None]:
     """Say that PyTorch is being imported, which takes seconds: the first word of the commands that need it."""
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or not (in_plain_lines or err.is_terminal):
         yield
         return
     with activities() as activity:

@@ -29,6 +29,8 @@ class Command:
     module: str
     is_heavy: bool = False
     """Whether its module imports PyTorch, which takes so long that it is said first."""
+    is_long: bool = False
+    """Whether it works for a while, so that it says what it does in plain lines too, and not only in a terminal."""
 
 
 COMMANDS = {
@@ -37,12 +39,12 @@ COMMANDS = {
     "train": Command("Train a model.", "train"),
     "generate": Command("Write text with a trained model.", "generate", is_heavy=True),
     "config": Command("Show the resolved configuration, or what a key means.", "config", is_heavy=True),
-    "machine": Command("Show this machine and its measured peaks.", "machine", is_heavy=True),
-    "plan": Command("Predict what a run will cost, or propose one for a time.", "plan", is_heavy=True),
-    "tune": Command("Measure what would make a run faster.", "tune", is_heavy=True),
-    "scale": Command("Measure an update on 1 to all cores.", "scale", is_heavy=True),
+    "machine": Command("Show this machine and its measured peaks.", "machine", is_heavy=True, is_long=True),
+    "plan": Command("Predict what a run will cost, or propose one for a time.", "plan", is_heavy=True, is_long=True),
+    "tune": Command("Measure what would make a run faster.", "tune", is_heavy=True, is_long=True),
+    "scale": Command("Measure an update on 1 to all cores.", "scale", is_heavy=True, is_long=True),
     "report": Command("Write a page on a run: where time and memory went.", "report", is_heavy=True),
-    "bench": Command("Compare headrace with its peers, as ratios.", "bench", is_heavy=True),
+    "bench": Command("Compare headrace with its peers, as ratios.", "bench", is_heavy=True, is_long=True),
 }
 
 
@@ -53,7 +55,7 @@ class LazyCommands(TyperGroup):
         name = args[0]
         if name in COMMANDS:
             is_announced = COMMANDS[name].is_heavy and not set(args) & set(ctx.help_option_names)
-            with display.loading() if is_announced else nullcontext():
+            with display.loading(in_plain_lines=COMMANDS[name].is_long) if is_announced else nullcontext():
                 self.commands[name] = load_command(name)
         return super().resolve_command(ctx, args)
 
