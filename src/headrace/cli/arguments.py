@@ -10,7 +10,10 @@ from headrace.run.presets import PRESETS
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CONFIG | CORPUS...] [KEY=VALUE...]", help="A config file, or text; then overrides."),
+    typer.Argument(
+        metavar="[CONFIG | CORPUS...] [KEY=VALUE...]",
+        help="A config file, or text to train on (files, folders, globs); then overrides such as training.seed=1.",
+    ),
 ]
-Preset = Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")]
+Preset = Annotated[str, typer.Option(help=f"A named configuration to start from: {', '.join(PRESETS)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]

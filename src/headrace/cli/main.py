@@ -93,7 +93,7 @@ def load_command(name: str) -> Any:
 
 
 class Stopped(BaseException):
-    """A request to end this process: what is sealed stays, and the next start goes on from there."""
+    """A request to end this process; finished work stays, and the next start continues from it."""
 
 
 def _version(value: bool) -> None:
@@ -116,7 +116,7 @@ def _stop() -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Run the command line: user errors become one line and an exit code; a traceback means a bug of ours."""
+    """Run the command line. A user's error becomes one line and an exit code; a traceback means a bug of headrace."""
     steady_streams()
     on_stop_signals(_stop)
     end_with_starter()
@@ -127,7 +127,7 @@ def main() -> NoReturn:
         code = code or 1
     if code == EXIT_STOPPED and threading.active_count() > 1:
         sys.stderr.flush()
-        os._exit(code)  # what these threads are in the middle of need not be waited for
+        os._exit(code)  # do not wait for what these threads are doing
     sys.exit(code)
 
 
@@ -142,6 +142,6 @@ def _run() -> int:
         return problem.exit_code
     except Stopped:
         if os.environ.get("RANK", "0") == "0":
-            display.show_error("stopped. What is sealed is kept: the same command goes on from there.")
+            display.show_error("stopped. Finished work is kept: run the same command again to continue.")
         return EXIT_STOPPED
     return 0

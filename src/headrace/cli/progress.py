@@ -26,7 +26,7 @@ CURVE = "▁▂▃▄▅▆▇█"
 
 
 def curve(values: list[float], width: int = 40) -> str:
-    """Return a small picture of a series.
+    """Return a small chart of a series, one character per point.
 
     >>> curve([3.0, 2.0, 1.0])
     '█▅▁'
@@ -45,7 +45,7 @@ def _validation(loss: float | None, bits_per_byte: float | None) -> str:
 
 
 def corpus_line(facts: dict[str, Any]) -> str:
-    """Describe the corpus of a run in one line; what is not known yet is estimated or left out."""
+    """Describe the corpus of a run in one line; a count that is not known yet is estimated or left out."""
     about = "" if facts["is_complete"] else "about "
     parts = [f"{facts['files']:,} file(s)", human_bytes(facts["bytes"])]
     if facts["documents"] is not None:
@@ -73,7 +73,7 @@ class _Doing:
 
 
 class TrainingDisplay:
-    """Follows the steps of a run."""
+    """The display of a run while it trains: a live screen in a terminal, else a line every few seconds."""
 
     def __init__(self, pretraining: Pretraining) -> None:
         self._pretraining = pretraining
@@ -116,7 +116,7 @@ class TrainingDisplay:
         return f"batches of {batch_size}, {self._pretraining.execution.describe()}{peak}"
 
     def _show_corpus(self) -> None:
-        """Say what is trained on: before the first step, and once more when all of it is tokenised."""
+        """Print what the run trains on: before the first step, and again when the whole corpus is tokenised."""
         facts = self._pretraining.corpus()
         self._has_shown_all = facts["is_complete"]
         err.print(corpus_line(facts), markup=False)
@@ -155,6 +155,7 @@ class TrainingDisplay:
             err.print(self._line(info), markup=False)
 
     def _facts(self, info: StepInfo) -> dict[str, str]:
+        """Return the figures of a step as they are shown, by name."""
         run = self._pretraining.run
         left = info.elapsed_s * (1 - info.progress) / max(info.progress, 1e-9)
         wait = run.data_wait_percent

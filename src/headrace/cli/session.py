@@ -30,7 +30,7 @@ def run_training(config: Config, is_resumed: bool, as_json: bool) -> int:
     with ExitStack() as stack:
         with display.activities() as activity:
             pretraining = stack.enter_context(Pretraining(config, stop.is_set, activity=activity))
-        stop.listen()  # not before: until here there is nothing to save
+        stop.listen()  # only now, since before this there is nothing to save
         is_main = pretraining.group.is_main
         if pretraining.finished and is_main:
             display.err.print(pretraining.finished, markup=False)
@@ -48,7 +48,7 @@ def _show(run: Run, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(run.as_json()))
     if run.was_stopped:
-        display.err.print(f"stopped and saved. Go on with: headrace train --resume {run.folder}")
+        display.err.print(f"stopped and saved. Continue with: headrace train --resume {run.folder}")
 
 
 class _StopRequest:

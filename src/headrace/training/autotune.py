@@ -55,10 +55,10 @@ class Search:
         """
         self._training, self._limit, self._reserve, self._seconds = training, memory_limit, reserve, seconds
         num_rows = training.batch_size // num_processes
-        self._probe_size = default_micro_batch(num_rows, training.max_length)
+        self._probe_size = default_micro_batch(num_rows, training.sequence_length)
         self.best = _plainest(training, num_rows, self._probe_size, memory_limit)
         """The fastest way that is known so far."""
-        self._sizes = [] if training.micro_batch_size else candidate_sizes(num_rows, training.max_length)
+        self._sizes = [] if training.micro_batch_size else candidate_sizes(num_rows, training.sequence_length)
 
     @property
     def ways(self) -> list[Execution]:
@@ -105,7 +105,7 @@ class Search:
             raise TrainingError(
                 f"training.memory_budget, or what is free without one: even one sequence at a time with gradient"
                 f" checkpointing needs {(at_one - limit) / 2**20:.0f} MiB more. Raise training.memory_budget, or choose"
-                " a smaller model.d_model, model.num_layers or training.max_length."
+                " a smaller model.d_model, model.num_layers or training.sequence_length."
             )
         yield replace(self.best, micro_batch_size=2)
         per_sequence = self._needed_bytes() - at_one

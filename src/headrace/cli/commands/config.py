@@ -20,9 +20,9 @@ def config(
     preset: Preset = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show the resolved configuration, and where each value came from; of keys alone, what they mean.
+    """Show the resolved configuration. Every value comes with where it came from.
 
-    `headrace config training.batch_size` shows the type, the default and the meaning of that key.
+    `headrace config training.batch_size` explains that key instead: its type, its default and its meaning.
     """
     keys = [describe_key(text) for text in arguments or [] if is_key(text)]
     if keys and len(keys) == len(arguments or []):

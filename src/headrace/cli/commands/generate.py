@@ -17,19 +17,25 @@ from headrace.models.network import Network
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory or a checkpoint.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a checkpoint in one.")],
     prompt: Annotated[
-        list[str] | None, typer.Option(help="What the text begins with. Given several times, each is continued.")
+        list[str] | None, typer.Option(help="The text to continue; repeat the option for several prompts.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token each time.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Only among the k likeliest; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Only among the likeliest up to this probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")] = 0,
-    num_samples: Annotated[int, typer.Option(min=1, help="How many texts for each prompt, made together.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate for each text.")] = 200,
+    temperature: Annotated[
+        float, typer.Option(help="Randomness of the draws; 0 always takes the likeliest token.")
+    ] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens; 0: from all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the likeliest tokens that together reach this probability.")
+    ] = 1.0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Seed of the draws; the same seed gives the same text.")
+    ] = 0,
+    num_samples: Annotated[int, typer.Option(min=1, help="Number of texts to generate for each prompt.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Write text with a trained model."""
+    """Generate text with a trained model."""
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, num_samples)
     prompts = prompt or [""]
     model = load_model(run)
@@ -44,7 +50,7 @@ def generate(
 
 
 def _continue(model: tuple[Network, Tokenizer], prompt: str, sampling: Sampling, is_shown: bool) -> list[str]:
-    """Return the samples that begin with a prompt; a single one is shown while it is made."""
+    """Return samples that continue a prompt; a single one is printed while it is generated."""
     texts = [prompt] * sampling.num_samples
     streams = is_shown and sampling.num_samples == 1
     if streams:

@@ -14,18 +14,18 @@ from headrace.cli.arguments import Arguments, AsJson, Preset
 def train(
     arguments: Arguments = None,
     preset: Preset = "",
-    out: Annotated[Path | None, typer.Option(help="The run directory. Default: runs/ and the time.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory to write. Default: runs/ and the time.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Continue this run, or this checkpoint of it, exactly where it was.")
+        Path | None, typer.Option(help="Continue this run, or from this checkpoint of a run, exactly where it was.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Start even where memory is predicted to run out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start even if memory is predicted to run out.")] = False,
     measure_again: Annotated[
         bool,
         typer.Option("--measure-again", help="Choose again how to compute steps, even if a choice is remembered."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model. With nothing given, learns the Python standard library on this disk for two minutes."""
+    """Train a model. Without arguments, it learns the Python standard library on this disk for two minutes."""
     with display.loading():
         from headrace.cli.layers import gather
         from headrace.cli.session import run_training

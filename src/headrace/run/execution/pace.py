@@ -49,7 +49,7 @@ def remembered_execution(config: Config, search: Search) -> Remembered[ChosenExe
         {
             "machine": find_hardware().fingerprint,
             "model": config.model.model_dump(),
-            "batch": [training.batch_size, training.max_length, config.data.packing, training.memory_budget],
+            "batch": [training.batch_size, training.sequence_length, config.data.packing, training.memory_budget],
             "processes": config.run.processes,
             "sharding": config.run.sharding,
             "ways": [asdict(way) for way in search.ways],
