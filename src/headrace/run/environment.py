@@ -11,7 +11,6 @@ from headrace.machine.facts import environment
 from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
-from headrace.models.network import Network
 from headrace.perf.memory import memory_parts
 from headrace.run.config import Config
 from headrace.run.execution.rates import Rates, remembered_rates
@@ -19,7 +18,6 @@ from headrace.run.machine import Machine
 from headrace.run.memory import num_shards
 from headrace.run.records import Environment
 from headrace.run.remembered_scaling import Scaling
-from headrace.training.activations import activation_bytes_per_token
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
 
@@ -28,24 +26,23 @@ PEAK_SECONDS = 0.3  # of measuring the peak on a quiet machine
 
 def describe_environment(
     config: Config,
-    network: Network,
     execution: Execution,
+    activation_bytes_per_token: float,
     rates: Rates,
     loader_bytes: int,
     runtime_bytes: int,
     machine: Machine | None,
     scaling: Scaling | None,
 ) -> Environment:
-    """Return what a report needs besides the metrics; counts activations on the network itself."""
+    """Return what a report needs besides the metrics."""
     training = config.training
-    per_token = activation_bytes_per_token(network, execution)
     counts = count(config.model, training.sequence_length)
     parts = memory_parts(
         config.model,
         counts,
         state_bytes(counts, training.optimizer),
         micro_batch_tokens=execution.micro_batch_size * training.sequence_length,
-        activation_bytes_per_token=per_token,
+        activation_bytes_per_token=activation_bytes_per_token,
         head_chunk_bytes=execution.head_chunk_bytes,
         loader_bytes=loader_bytes,
         runtime_bytes=runtime_bytes,
@@ -56,7 +53,7 @@ def describe_environment(
         **environment(),
         peak_flops=rates.peak_flops,
         execution=asdict(execution),
-        activation_bytes_per_token=per_token,
+        activation_bytes_per_token=activation_bytes_per_token,
         memory_parts=parts.as_dict(),
         memory_bandwidth=rates.memory_bandwidth,
         machine=machine,

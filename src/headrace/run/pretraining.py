@@ -39,6 +39,7 @@ from headrace.run.remembered_scaling import remembered_scaling
 from headrace.run.resume import check_resumable, checkpoint_to_resume, read_checkpoint_state, resumed_execution
 from headrace.run.summary import Tally, recall
 from headrace.run.trackers.tensorboard import TensorBoard
+from headrace.training.activations import activation_bytes_per_token
 from headrace.training.autotune import measure_on
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
 from headrace.training.evaluate import Evaluation
@@ -181,8 +182,11 @@ class Pretraining:
         if self.choice.is_final:
             self.execution.write_into(config.training)
         self.peak_flops, self._is_described, self._is_measured = 0.0, False, False
+        self._activation_bytes: float | None = None
         if not group.is_main:
             return
+        if group.world_size > 1:  # counted now: later, the network may be in pieces
+            self._activation_bytes = activation_bytes_per_token(self.network, self.execution)
         if saved is not None and saved.processes == group.world_size:
             self.peak_flops = saved.peak_flops
         else:
@@ -286,8 +290,8 @@ class Pretraining:
         held = self.loader.counters().bytes_held
         described = describe_environment(
             self.config,
-            self.network,
             self.execution,
+            self._activation_bytes or activation_bytes_per_token(self.network, self.execution),
             replace(rates, peak_flops=self.peak_flops),
             held,
             self._runtime_bytes,
