@@ -59,6 +59,7 @@ def run(text: Path, folder: Path, stage: str) -> tuple[Run, int, float]:
     values = {
         "model.d_model": 32, "model.num_layers": 1, "training.max_length": 32, "training.batch_size": 4,
         "training.micro_batch_size": 4, "training.precision": "float32", "training.matmul": "default",
+        "training.attention": "fused",
         "training.max_steps": NUM_STEPS, "training.evaluate_every": 1 if stage == "evaluation" else NUM_STEPS,
         "training.evaluation_tokens": 128, "training.save_every": NUM_STEPS, "data.sources": [str(text)],
         "data.tokenizer": "byte", "data.cache_dir": str(folder / "cache"), "run.out": str(folder / f"{stage}-run"),

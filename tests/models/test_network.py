@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from headrace.data.tokens.tokenizers import load_tokenizer
+from headrace.models.attention import KeyValueCache
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.kernels import Kernels
-from headrace.models.network import KeyValueCache, build, document_positions
+from headrace.models.network import build, document_positions
 from headrace.training.checkpoint import Checkpoints
 from tests.conftest import make_text
 

@@ -337,7 +337,7 @@ def test_tensorboard_gets_the_same_numbers(corpus: Path, tmp_path: Path) -> None
 
 def test_what_was_chosen_is_recorded_and_resolved(corpus: Path, tmp_path: Path) -> None:
     values = settings(corpus, tmp_path / "run")
-    for key in ("training.micro_batch_size", "training.precision", "training.matmul"):
+    for key in ("training.micro_batch_size", "training.precision", "training.matmul", "training.attention"):
         del values[key]
     run = train(**values)
     execution = json.loads((run.folder / "environment.json").read_text())["execution"]
@@ -345,6 +345,7 @@ def test_what_was_chosen_is_recorded_and_resolved(corpus: Path, tmp_path: Path) 
     assert execution["micro_batch_size"] == training["micro_batch_size"] > 0
     assert execution["precision"] == training["precision"] != "auto"
     assert execution["matmul"] == training["matmul"] != "auto"
+    assert execution["attention"] == training["attention"] != "auto"
 
 
 @pytest.mark.soak

@@ -9,7 +9,8 @@ import torch
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.generation.sampling import Sampling, draw
 from headrace.generation.text import TextStream
-from headrace.models.network import KeyValueCache, Network
+from headrace.models.attention import KeyValueCache
+from headrace.models.network import Network
 
 
 def generate(

@@ -18,6 +18,7 @@ from headrace.stages import PAUSES
 from headrace.training.autotune import default_micro_batch
 
 UNEVEN_STEPS = 3  # the first steps pay for fresh memory, and are not counted
+KERNEL_KEYS = ("precision", "matmul", "attention")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class ShortRun:
     bits_per_byte: float
     precision: str
     matmul: str
+    attention: str
     """How its steps were computed, in the words of the config."""
 
     def as_json(self) -> dict[str, Any]:
@@ -60,7 +62,8 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
         training.batch_size, training.sequence_length
     )
     if before is not None:
-        training.precision, training.matmul = before.precision, before.matmul  # type: ignore[assignment]
+        for name in KERNEL_KEYS:
+            setattr(training, name, getattr(before, name))
     config.model.vocab_size = 0  # the tokenizer decides
     with tempfile.TemporaryDirectory() as folder:
         config.run.out = f"{folder}/run"
@@ -79,4 +82,5 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
     step_s = median(working[UNEVEN_STEPS:] or working)
     evaluation_s = sum(run.seconds[stage] for stage in PAUSES)
     seconds_per_token = step_s / training.batch_size / training.sequence_length
-    return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, resolved.precision, resolved.matmul)
+    kernels = (getattr(resolved, name) for name in KERNEL_KEYS)
+    return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, *kernels)

@@ -34,7 +34,7 @@ def describe_environment(
 ) -> Environment:
     """Return what a report needs besides the metrics; counts activations on the network itself."""
     training = config.training
-    per_token = activation_bytes_per_token(network, execution)
+    per_token = activation_bytes_per_token(network, execution, training.sequence_length)
     counts = count(config.model, training.sequence_length)
     parts = memory_parts(
         config.model,

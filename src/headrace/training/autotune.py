@@ -18,7 +18,9 @@ from headrace.errors import TrainingError, UsageError
 from headrace.machine.allocator import release_freed_memory
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.machine.facts import memory_bytes
-from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES
+from headrace.models.config import ModelConfig
+from headrace.models.counts import FLOAT_BYTES
+from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES, probabilities_per_token
 from headrace.models.linear import has_onednn
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
@@ -34,6 +36,10 @@ FEWEST_TOKENS, MOST_TOKENS = 256, 4096
 NUM_ROUNDS = 3
 CHOOSING_SECONDS = 15.0
 """Time after which one round for each choice is enough: where passes are this slow, noise is small beside them."""
+LONGEST_PRODUCTS = 2048
+"""Longest sequence on which attention by batched products is tried: beyond, its memory grows and the gain is gone."""
+PRODUCTS_SHARE = 0.03
+"""Share of a memory limit that the probabilities of one sequence may take."""
 MARGIN = 0.95
 """Share of the memory limit that may be planned with; the rest is for what no measurement foresees."""
 WORTHWHILE = 0.97
@@ -71,7 +77,7 @@ def choose_execution(
     if not training.threads and plain.threads > 1:
         plain = replace(plain, threads=_choose_threads(plain, measure, seconds))
     probe = replace(plain, micro_batch_size=min(plain.micro_batch_size, probe_size))
-    best = fastest(_alternatives(probe, training), measure, seconds=seconds)
+    best = fastest(_alternatives(probe, training, network.config, memory_limit), measure, seconds=seconds)
     best = replace(best, micro_batch_size=plain.micro_batch_size)
     if not training.micro_batch_size:
         sizes = candidate_sizes(num_rows, training.sequence_length)
@@ -79,7 +85,7 @@ def choose_execution(
             sizes = _sizes_within(sizes, best, measure, memory_limit - reserve)
         best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure, seconds=seconds)
     if training.compile and has_compiler():
-        best = fastest([best, replace(best, compile=True, matmul="default")], measure)
+        best = fastest([best, replace(best, compile=True, matmul="default", attention="fused")], measure)
     release_freed_memory()
     return best
 
@@ -183,14 +189,29 @@ def _rounds(
     return times
 
 
-def _alternatives(plain: Execution, training: TrainingConfig) -> list[Execution]:
+def _alternatives(
+    plain: Execution, training: TrainingConfig, model: ModelConfig, memory_limit: int | None
+) -> list[Execution]:
     """Return the plain execution, and the kernels and precision that might be faster on this machine."""
     ways = [plain]
     if plain.precision == "float32" and training.matmul == "auto" and has_onednn() and not torch.cuda.is_available():
         ways.append(replace(plain, matmul="onednn"))
     if training.precision == "auto":
         ways.append(replace(plain, precision="bfloat16"))
+    if training.attention == "auto" and _has_room_for_products(training, model, memory_limit):
+        ways += [replace(way, attention="products") for way in ways]
     return ways
+
+
+def _has_room_for_products(training: TrainingConfig, model: ModelConfig, memory_limit: int | None) -> bool:
+    """Return whether attention by batched products is worth a trial: on CPUs, where its probabilities are small.
+
+    On a GPU the fused kernel is faster at any length. A trial must not fill the memory, which it would on long ones.
+    """
+    if torch.cuda.is_available() or training.sequence_length > LONGEST_PRODUCTS:
+        return False
+    kept = FLOAT_BYTES * model.num_layers * probabilities_per_token(training.sequence_length, model.heads)
+    return memory_limit is None or kept * training.sequence_length <= PRODUCTS_SHARE * memory_limit
 
 
 def has_compiler() -> bool:

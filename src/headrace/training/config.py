@@ -60,6 +60,8 @@ class TrainingConfig(BaseModel):
     """auto: bfloat16 autocast where a measurement on this machine shows that it is faster, else float32."""
     matmul: Literal["auto", "default", "onednn"] = "auto"
     """Kernel of float32 products; auto: oneDNN where it is measured to be faster than PyTorch's default."""
+    attention: Literal["auto", "fused", "products"] = "auto"
+    """auto: batched products, which keep all probabilities, where they are faster than PyTorch's fused kernel."""
     compile: bool = False
     """Try torch.compile too, where there is a C++ compiler, and keep it if it is measured to be faster."""
     threads: int = Field(default=0, ge=0, le=MAX_THREADS)
