@@ -294,7 +294,7 @@ def test_sequence_length_longer_than_the_corpus(tmp_path: Path, packing: Any) ->
     ):
         with hr.Loader(source, 2, 5, packing=packing, **options) as loader:
             if packing == "stream":
-                with pytest.raises(hr.HeadraceError, match=r"sequence length 5 is longer than .* \(5 tokens\)"):
+                with pytest.raises(hr.HeadraceError, match=r"sequence length 5 is too long for .* \(5 tokens\)"):
                     next(loader)
             else:
                 assert next(loader).num_tokens == 8  # packed documents may be shorter than a row

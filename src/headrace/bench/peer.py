@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from headrace.data.corpus.readers import Reader
-from headrace.data.corpus.segments import plan_segments
+from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.prepare import prepare
 from headrace.errors import ChildError, UsageError
@@ -165,7 +165,7 @@ def _documents(sources: Sequence[Source], nbytes: int) -> Iterable[bytes]:
     """Yield documents until there are enough bytes of them."""
     reader, total = Reader(sources), 0
     try:
-        for segment in plan_segments(sources):
+        for segment in divide_corpus(sources):
             for chunk in reader.chunks(segment):
                 for part in chunk.parts:
                     for batch in part.documents(Counter()):

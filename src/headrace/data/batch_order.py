@@ -72,7 +72,7 @@ class BatchOrder:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in one pass over the corpus (of a mixture: over its first source to end)."""
+        """Whole batches in one pass over the corpus; in a mixture, until one of its sources has been read once."""
         rows = [stream.packing.num_rows(stream.epoch_size()) for stream in self.streams]
         if self.assembler.mixture is None:
             return rows[0] // self._batch_size

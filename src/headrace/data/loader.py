@@ -42,7 +42,8 @@ class Loader:
 
     The first argument is a cache (an object or its folder), or raw text: paths, globs, `Source`s. Raw text is tokenised
     while it is served, into a cache that makes the next start instant; the batches are the same either way, and the
-    same for any number of workers, any prefetch depth, and (put together) any number of ranks.
+    same for any number of workers, any prefetch depth, and (put together) any number of ranks. docs/data.md lists all
+    arguments; data/config.py explains the options among them.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Loader:
         rank, world_size = whole(rank), whole(world_size)
         check_arguments(batch_size, sequence_length, rank, world_size)
         if weights is not None and isinstance(cache_or_sources, (list, tuple)):
-            cache_or_sources = as_sources(cache_or_sources, apart=True)  # a weight is a source's
+            cache_or_sources = as_sources(cache_or_sources, apart=True)  # one source per path: each has a weight
         self.cache, self._builder = open_or_build(cache_or_sources, tokenizer, cache_dir, options)
         self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
         self.rank, self.world_size = rank, world_size
@@ -111,11 +112,12 @@ class Loader:
             raise
         self._counters = Counters()
         self._step = 0
-        self._began_s: float | None = None
-        self._has_said = False
-        self._taking = threading.RLock()
+        self._first_asked_s: float | None = None
+        self._has_raised_failure = False
+        self._take_lock = threading.RLock()
         self._process = os.getpid()
-        # Threads end even when nobody closes the loader. The finalizer must not refer to it.
+        # Ends the threads even if nobody closes the loader. It must not refer to the loader, which would then never be
+        # collected.
         self._finalizer = weakref.finalize(self, _close, self._queue, self._builder, self._process)
 
     def _start(self, options: LoaderOptions, transform: Transform | None, skip: Sequence[str]) -> Inline | Prefetcher:
@@ -126,7 +128,7 @@ class Loader:
             self._builder.set_order(self._order.segments)
             self._builder.start()
         self._skip: tuple[str, ...] = ()
-        self._set_skip(skip)  # names can only be looked up in what is tokenised
+        self._set_skip(skip)  # after the builder's start: names are looked up in tokenised text
         return make_queue(make, options.num_workers, options.depth, limit)
 
     # Iterating
@@ -135,12 +137,12 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch; of several threads that ask, each gets another one."""
+        """Return the next batch; several threads may ask: each batch goes to one of them."""
         self._refuse_fork()
-        with self._taking:
+        with self._take_lock:
             asked_s = time.perf_counter()
-            if self._began_s is None:
-                self._began_s = asked_s
+            if self._first_asked_s is None:
+                self._first_asked_s = asked_s
             batch = self._queue.take(self._step)
             self._step += 1
             waited_s = time.perf_counter() - asked_s
@@ -160,18 +162,18 @@ class Loader:
         self.close()
 
     def call_while_waiting(self, act: Callable[[], None]) -> None:
-        """Call this a few times a second while a batch is waited for. If it raises, the batch is still the next."""
+        """Call `act` a few times a second while waiting for a batch. If it raises, the same batch comes next."""
         self._queue.while_waiting = act
 
     def close(self) -> None:
         """Stop all threads, wherever they are. Safe to call at any time, and more than once.
 
-        If everything could be served but the cache could not be sealed (a full disk), this is where it is said.
+        Raises the builder's error if all batches could be served but the cache could not be sealed (a full disk).
         """
         self._finalizer()
         failure = self._builder.failure if self._builder is not None else None
-        if failure is not None and self.cache.is_complete and not self._has_said:
-            self._has_said = True
+        if failure is not None and self.cache.is_complete and not self._has_raised_failure:
+            self._has_raised_failure = True
             raise failure
 
     # State
@@ -182,7 +184,7 @@ class Loader:
         return self._step
 
     def state(self, step: int | None = None) -> dict[str, Any]:
-        """Return where the stream is, or is at a `step`: a few integers and hashes, under 1 KiB, ready for JSON."""
+        """Return the state at the next step, or at `step`: a few integers and hashes, under 1 KiB, ready for JSON."""
         return self._states.state(self._step if step is None else step, self._skip)
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -193,11 +195,11 @@ class Loader:
         self.seek(int(state["step"]))
 
     def seek(self, step: int) -> None:
-        """Go to any step."""
+        """Continue with the batch of this step."""
         if step < 0:
             raise UsageError(f"step {step}: steps count from 0")
         self._refuse_fork()
-        with self._taking:
+        with self._take_lock:
             self._step = step
             self._queue.seek(step)
 
@@ -206,8 +208,8 @@ class Loader:
     def counters(self) -> Counters:
         """Return what has been served, waited for and held so far."""
         counters = self._counters
-        if self._began_s is not None:
-            counters.elapsed_s = time.perf_counter() - self._began_s
+        if self._first_asked_s is not None:
+            counters.elapsed_s = time.perf_counter() - self._first_asked_s
             counters.wait_percent = 100 * counters.wait_s / max(counters.elapsed_s, 1e-9)
         counters.queue_depth, counters.queue_limit, counters.bytes_held = self._queue.holding()
         counters.worker_cpu_s = self._queue.cpu_seconds() + (self._builder.cpu_seconds if self._builder else 0.0)
@@ -232,7 +234,7 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in one pass over the corpus (of a mixture: over its first source to end)."""
+        """Whole batches in one pass over the corpus; in a mixture, until one of its sources has been read once."""
         return self._order.steps_per_epoch
 
     def _set_skip(self, names: Sequence[str]) -> None:
@@ -241,12 +243,12 @@ class Loader:
         self._skip = names
 
     def _refuse_fork(self) -> None:
-        """Refuse to go on in a forked process: threads do not come along, and their locks may be held for ever."""
+        """Refuse to work in a forked process: the threads are not copied, and copied locks may be held for ever."""
         if os.getpid() == self._process:
             return
         if self._queue.is_lost or (self._builder is not None and not self.cache.is_complete):
             raise UsageError(
-                f"this loader's threads belong to process {self._process} and did not come along when it was forked."
+                f"this loader's threads belong to process {self._process} and were not copied when it was forked."
                 " Make a loader in each process, or fork before the first batch of a loader over a finished cache."
             )
         self._process = os.getpid()  # nothing had been started yet

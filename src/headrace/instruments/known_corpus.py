@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import default_cache_dir
 from headrace.data.config import DataConfig
-from headrace.data.corpus.segments import plan_segments
+from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.loader import Loader
 from headrace.run.config import Config
@@ -42,9 +42,9 @@ def complete_from_corpus(config: Config, assumptions: list[str]) -> KnownCorpus:
     model.context = model.context or config.training.sequence_length
     if cache is not None:
         return KnownCorpus(cache.num_bytes, cache.num_tokens, cache)
-    num_bytes = sum(segment.nbytes for segment in plan_segments(sources))
+    num_bytes = sum(segment.nbytes for segment in divide_corpus(sources))
     per_token = 1.0 if spec in ("byte", "char") else ASSUMED_BYTES_PER_TOKEN
-    assumptions.append(f"{per_token:g} bytes a token, and no wait for them: the corpus is not tokenised yet")
+    assumptions.append(f"{per_token:g} bytes per token, and no waiting for batches: the corpus is not tokenised yet")
     return KnownCorpus(num_bytes, int(num_bytes / per_token), None)
 
 
@@ -53,7 +53,7 @@ def time_loader(config: Config, cache: Cache) -> float:
     data, training = config.data, config.training
     size, length = training.batch_size, training.sequence_length
     with Loader(cache, size, length, prefetch_batches=0, packing=data.packing, shuffle=data.shuffle) as loader:
-        next(loader)  # finds its place
+        next(loader)  # the first batch also looks up where rows lie
         began = time.perf_counter()
         for _ in range(TIMED_BATCHES):
             next(loader)

@@ -27,11 +27,11 @@ from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes, update_flops
 from headrace.training.schedule import DEFAULT_MINUTES
 
-EVALUATIONS = 10  # of a run that does not say how many
+EVALUATIONS = 10  # evaluations of a run that sets no interval
 CHECKPOINTS_AT_ONCE = 3  # last, best, and the one being written
-LARGEST_REHEARSAL = 0.5  # share of the free memory
-# What choosing, instruments, samples and checkpoints leave behind in the process of a run, beyond a rehearsal: 33 to
-# 102 MiB on five presets (docs/LOG.md).
+LARGEST_REHEARSAL = 0.5  # share of the free memory that a rehearsal may take
+# Memory that choosing an execution, instruments, samples and checkpoints leave allocated in a run, beyond a rehearsal:
+# 33 to 102 MiB on five presets (docs/LOG.md).
 LEFT_BEHIND_BYTES = 65 << 20
 
 
@@ -56,7 +56,7 @@ def predict_run(config: Config) -> Plan:
         training.gradient_checkpointing,
     )
     execution, rehearsal, footprint = _rehearse(config, free, assumptions)
-    if footprint is not None and not keeps_memory:  # what is given back is not seen
+    if footprint is not None and not keeps_memory:  # memory given back to the system is missing from the growth
         footprint = replace(footprint, grown_bytes=None)
     memory = _memory(config, execution, runtime_bytes, footprint)
     seconds = rehearsal.step_seconds(model.num_layers, training.batch_size) if rehearsal else None
@@ -105,11 +105,11 @@ def _left_out(config: Config, machine: Machine) -> Iterator[str]:
         yield "the memory of the processor: that of an accelerator is not predicted"
     if config.training.memory_budget:
         yield (
-            "no training.memory_budget: to stay below it, training may choose smaller micro-batches and"
+            "training without training.memory_budget; to stay below it, a run may choose smaller micro-batches and"
             " gradient checkpointing"
         )
     if config.training.compile:
-        yield "no training.compile: it is rehearsed without"
+        yield "training without training.compile, which a rehearsal leaves out"
     if config.run.processes != 1:
         yield "one process: `headrace scale` measures what several give"
     if machine.measurements.busy_cores > BUSY_CORES:

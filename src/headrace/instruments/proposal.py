@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from headrace.data.corpus.segments import plan_segments
+from headrace.data.corpus.segments import divide_corpus
 from headrace.errors import UsageError
 from headrace.instruments.short_run import ShortRun, train_briefly
 from headrace.machine.hardware import available_memory_bytes
@@ -104,7 +104,7 @@ class Search:
         base = _without_shape(given)
         sources = training_sources(base)
         # Bytes of text, also where files are compressed.
-        corpus_bytes = sum(segment.nbytes for segment in plan_segments(sources))
+        corpus_bytes = sum(segment.nbytes for segment in divide_corpus(sources))
         self.train_bytes = corpus_bytes * (1 - base.data.validation_fraction)
         self._candidates = self._make_candidates(base, corpus_bytes)
 

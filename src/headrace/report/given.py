@@ -29,7 +29,7 @@ def _corpus_facts(run: RunRecord) -> dict[str, str]:
             "text": human_bytes(c.bytes),
             "tokens": f"{c.tokens:,} ({c.bytes_per_token:.2f} bytes each)",
             "documents": f"{c.documents:,}",
-            "document length (least, mean, most)": f"{cut.shortest:,} / {cut.mean:,.0f} / {cut.longest:,}",
+            "document length (min, mean, max)": f"{cut.shortest:,} / {cut.mean:,.0f} / {cut.longest:,}",
             "packing": f"{cut.packing}, sequences of {cut.sequence_length:,}",
             "sequences": f"{cut.sequences_after:,}",
             "documents split": f"{cut.documents_split:,}",
@@ -40,7 +40,7 @@ def _corpus_facts(run: RunRecord) -> dict[str, str]:
         ledger = {
             key: sum(getattr(part, key) for part in run.ledger) for key in ("trained", "carried", "dropped", "tokens")
         }
-        facts["a pass: trained + carried + dropped"] = (
+        facts["one pass: trained + carried + dropped"] = (
             f"{ledger['trained']:,} + {ledger['carried']:,} + {ledger['dropped']:,} = {ledger['tokens']:,}"
         )
         facts["passes so far"] = f"{run.tokens / max(ledger['tokens'], 1):.2f}"

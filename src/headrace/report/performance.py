@@ -75,7 +75,7 @@ def _stages(run: RunRecord) -> list[Station]:
     text, tokens = [("text", UNKNOWN)], []
     if corpus:
         text = [("text", human_bytes(corpus.bytes)), ("documents", f"{corpus.documents:,}")]
-        tokens = [("tokens", human_count(corpus.tokens)), ("bytes a token", f"{corpus.bytes_per_token:.2f}")]
+        tokens = [("tokens", human_count(corpus.tokens)), ("bytes per token", f"{corpus.bytes_per_token:.2f}")]
     queue = [
         ("depth", f"{sum(depths) / len(depths):.1f} of {last.queue_limit}" if depths else UNKNOWN),
         ("buffer", human_bytes(last.buffered_bytes)),
@@ -90,7 +90,7 @@ def _stages(run: RunRecord) -> list[Station]:
             "Workers",
             [
                 ("threads", str(data.num_workers)),
-                ("processor", UNKNOWN if loader_cpu is None else f"{loader_cpu:.2f} s in all"),
+                ("processor", UNKNOWN if loader_cpu is None else f"{loader_cpu:.2f} s in total"),
             ],
         ),
         Station("Queue", queue, slow == Stage.DATA_WAIT),
@@ -98,19 +98,19 @@ def _stages(run: RunRecord) -> list[Station]:
             "Forward and backward",
             [
                 ("micro-batches", f"{run.num_micro_batches}, of {run.training.micro_batch_size} sequences"),
-                ("a step", _milliseconds(computing)),
+                ("per step", _milliseconds(computing)),
             ],
             slow.startswith("computing"),
         ),
         Station(
             "Optimizer",
-            [("kind", run.training.optimizer), ("a step", _milliseconds(per_step.get(Stage.OPTIMIZER, 0.0)))],
+            [("kind", run.training.optimizer), ("per step", _milliseconds(per_step.get(Stage.OPTIMIZER, 0.0)))],
             slow == Stage.OPTIMIZER,
         ),
         Station(
             "Evaluation, checkpoints",
             [
-                ("a step", _milliseconds(sum(per_step.get(stage, 0.0) for stage in PAUSES))),
+                ("per step", _milliseconds(sum(per_step.get(stage, 0.0) for stage in PAUSES))),
                 ("evaluated", "never" if evaluated is None else f"every {evaluated:,} steps"),
             ],
             slow in PAUSES,
@@ -119,7 +119,7 @@ def _stages(run: RunRecord) -> list[Station]:
 
 
 def time_breakdown(runs: Sequence[RunRecord]) -> list[Block]:
-    """Show the time of each stage per step, per epoch and in all."""
+    """Show the time of each stage per step, per epoch and in total."""
     blocks: list[Block] = []
     for run in runs:
         parts = [(share.stage, share.seconds, f"{share.percent:.1f}%") for share in run.shares]
@@ -132,8 +132,8 @@ def time_breakdown(runs: Sequence[RunRecord]) -> list[Block]:
             rows.append([share.stage, _milliseconds(mean), epoch, f"{share.seconds:,.2f} s", f"{share.percent:.1f}%"])
         total = run.elapsed_s / len(run.metrics)
         whole = UNKNOWN if per_epoch is None else human_time(total * per_epoch)
-        rows.append(["in all", _milliseconds(total), whole, f"{run.elapsed_s:,.2f} s", "100.0%"])
-        blocks.append(Table(["stage", "per step", "per epoch", "in all", "share"], rows))
+        rows.append(["total", _milliseconds(total), whole, f"{run.elapsed_s:,.2f} s", "100.0%"])
+        blocks.append(Table(["stage", "per step", "per epoch", "total", "share"], rows))
     return blocks
 
 

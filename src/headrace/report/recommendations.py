@@ -21,12 +21,12 @@ def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
         predicted += [(gain, [*name, *row]) for gain, row in _predicted_gains(run)]
     rows = [row for part in (measured, predicted) for _, row in sorted(part, key=lambda one: -one[0])]
     if not rows:
-        return [Paragraph("Nothing in the breakdown of this run promises more than 1%.")]
+        return [Paragraph("The breakdown of this run shows nothing that would gain more than 1%.")]
     headings = ["try", "gain", "changes the result", "because"]
     blocks: list[Block] = [Table([*(["run"] if len(runs) > 1 else []), *headings], rows)]
     note = "Predicted gains come from the shares of the time, as upper bounds."
     if any(run.tuning is None for run in runs):
-        note += " headrace tune --run RUN measures what would be gained."
+        note += " To measure gains, run: headrace tune --run RUN."
     return [*blocks, Paragraph(note)]
 
 
@@ -39,7 +39,7 @@ def _measured_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
                 ", ".join(f"{key}={value}" for key, value in found.changes.items()),
                 f"measured: {found.gain_percent:.1f}% ± {found.spread_percent or 0.0:.1f}",
                 "yes" if found.changes_result else "no",
-                found.note or "tried by headrace tune, on top of what it took before",
+                found.note or "measured by headrace tune, on top of the changes it had taken before",
             ],
         )
         for found in _measured(run)

@@ -14,7 +14,7 @@ from headrace.report.recommendations import recommendations
 
 
 def all_sections(runs: Sequence[RunRecord]) -> list[Section]:
-    """Return all sections, in the order in which a person asks."""
+    """Return all sections, in the order in which a reader needs them."""
     contents: list[tuple[str, str, Callable[[Sequence[RunRecord]], list[Block]]]] = [
         ("performance", "Performance", performance),
         ("bottleneck", "Bottleneck", bottleneck),

@@ -15,7 +15,7 @@ from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.corpus.cuts import split_document
 from headrace.data.corpus.readers import Reader
-from headrace.data.corpus.segments import Segment, plan_segments
+from headrace.data.corpus.segments import Segment, divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.tokens.special_tokens import SpecialTokensInText, check_special_tokens_in_text
 from headrace.data.tokens.tokenizers import Tokenizer, check_spec, load_tokenizer
@@ -41,7 +41,7 @@ def open_or_create(
     if isinstance(tokenizer, str):
         check_spec(tokenizer)
     skipped: Counter[str] = Counter()
-    segments = plan_segments(sources, skipped)
+    segments = divide_corpus(sources, skipped)
     previous = _previous(path)
     tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path)
     known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}

@@ -102,7 +102,7 @@ class Segment:
         return self
 
 
-def plan_segments(sources: Sequence[Source], skipped: Counter[str] | None = None) -> list[Segment]:
+def divide_corpus(sources: Sequence[Source], skipped: Counter[str] | None = None) -> list[Segment]:
     """Divide a corpus into segments. Reads directory entries and parquet footers, nothing else.
 
     Files that are left out are counted in `skipped`, by reason.

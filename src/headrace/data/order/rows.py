@@ -19,13 +19,18 @@ class Block:
     """Part of a pass whose rows are shuffled together."""
 
     epoch: int
+    """Number of the pass, from 0."""
     number: int
+    """Number of the block in its pass, from 0."""
     segments: SegmentIds
     start: int
-    """Position on the endless line where it begins, and where it stops."""
+    """Position on the endless line where the block begins."""
     stop: int
+    """Position after its last one."""
     first_row: int
+    """Number of its first row in the stream."""
     stop_row: int
+    """Number of the first row after it."""
 
 
 @dataclass(frozen=True)

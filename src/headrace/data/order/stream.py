@@ -1,8 +1,8 @@
 """An endless stream of rows over one corpus: pass after pass, any row found at once.
 
-All passes are laid end to end on one line of positions. What a position counts depends on the packing: tokens for
-windows, rows for packed documents. A row belongs to the block that holds its last position, and the rows of a block are
-served in a permuted order. Nothing here knows whether the tokens are in the cache already or are being made.
+All passes are laid end to end on one endless line of positions. What a position counts depends on the packing: tokens
+for windows, rows for packed documents. A row belongs to the block that holds its last position, and the rows of a block
+are served in a permuted order. Nothing here knows whether the tokens are in the cache already or are being made.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from headrace.data.order.rows import Block, Extent, RowBatch, Rows, TokenRanges,
 from headrace.data.order.split import Split
 from headrace.errors import UsageError
 
-KEPT_VIEWS = 3
-KEPT_PERMUTATIONS = 8
+KEPT_VIEWS = 3  # blocks whose rows are kept ready: neighbouring steps need the same ones
+KEPT_PERMUTATIONS = 8  # runs of consecutive rows whose shuffled places are kept
 
 
 class View(Protocol):
     """The rows of a block, ready to be read. A row is named by its place in the block before shuffling."""
 
-    def gather(self, places: Rows) -> RowBatch: ...
+    def gather(self, places: Rows) -> RowBatch:
+        """Return the rows at these places."""
 
-    def trace(self, place: int) -> list[Extent]: ...
+    def trace(self, place: int) -> list[Extent]:
+        """Return where the tokens of the row at this place come from."""
 
 
 class Packing(Protocol):
@@ -50,7 +52,8 @@ class Packing(Protocol):
     def num_rows(self, position: int) -> int:
         """Return how many rows are complete before a position."""
 
-    def view(self, stream: Stream, block: Block) -> View: ...
+    def view(self, stream: Stream, block: Block) -> View:
+        """Return the rows of a block, ready to be read."""
 
 
 class Stream:
@@ -106,7 +109,7 @@ class Stream:
             return self._block_at(self.packing.last_position(row))
 
     def view(self, block: Block) -> View:
-        """Return the rows of a block; a few of these are kept, since workers stand at neighbouring places."""
+        """Return a view of a block's rows; the newest views are kept, because workers read neighbouring rows."""
         with self._lock:
             name = (block.epoch, block.number)
             view = self._views.get(name)
@@ -118,7 +121,7 @@ class Stream:
             return view
 
     def token_ranges(self, start: int, stop: int) -> Iterator[TokenRanges]:
-        """Find what stands on the positions [start, stop) of the endless line of tokens (windows only)."""
+        """Yield the token ranges at the positions [start, stop) of the endless line, by segment (windows only)."""
         while start < stop:
             block = self._block_at(start)
             position = block.start
@@ -135,7 +138,7 @@ class Stream:
             start = block.stop
 
     def extents(self, start: int, stop: int) -> Iterator[Extent]:
-        """Yield what stands on the positions [start, stop), one range of tokens at a time."""
+        """Yield the token ranges at the positions [start, stop) one at a time (windows only)."""
         for ranges in self.token_ranges(start, stop):
             for first, last, position in zip(ranges.starts, ranges.stops, ranges.positions, strict=True):
                 yield Extent(ranges.segment, int(first), int(last), int(position))
@@ -164,7 +167,7 @@ class Stream:
             self._views.clear()
 
     def _shuffled(self, block: Block, rows: Rows) -> Rows:
-        """Return where rows stand in the block before shuffling."""
+        """Return the places that rows have in the block before shuffling."""
         places = rows - block.first_row
         if not self._shuffle:
             return places
@@ -174,7 +177,10 @@ class Stream:
         return shuffled[places - first * self._permuted_rows]
 
     def _permutation(self, block: Block, number: int) -> Rows:
-        """Return the places of thousands of consecutive rows at once; kept, since rows are asked for in sequence."""
+        """Return the places of one run of thousands of consecutive rows.
+
+        The newest runs are kept, because rows are read in sequence.
+        """
         name = (block.epoch, block.number, number)
         with self._lock:
             places = self._permutations.get(name)
@@ -188,6 +194,10 @@ class Stream:
             return places
 
     def _block_at(self, position: int) -> Block:
+        """Return the block that holds a position of the endless line.
+
+        The first pass is searched first, so that its later blocks need not be tokenised yet.
+        """
         with self._lock:
             epoch = self._epoch(0)
             number, before = 0, 0
@@ -208,8 +218,9 @@ class Stream:
     def _refuse_short(self, size: int) -> None:
         if self.packing.num_rows(size) == 0:
             raise UsageError(
-                f"the sequence length {self.packing.sequence_length} is longer than the corpus part it is used on"
-                f" ({size:,} tokens). Choose a shorter one, another validation fraction, or give it more text."
+                f"the sequence length {self.packing.sequence_length} is too long for this part of the corpus"
+                f" ({size:,} tokens). Choose a smaller training.max_length (sequence_length of a loader), another"
+                " validation fraction, or give more text."
             )
 
     def _measure(self, segments: list[int]) -> int:

@@ -27,6 +27,6 @@ StageSeconds = Annotated[dict[str, float], BeforeValidator(_under_present_names)
 
 
 class Record(BaseModel):
-    """A part of a run directory."""
+    """A typed part of a run directory; unknown fields, which newer versions may write, are ignored."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)

@@ -44,7 +44,7 @@ class StepRecord(Record):
     queue_depth: int | None = None
     """Batches that were ready when the step ended."""
     queue_limit: int | None = None
-    """Batches that the loader would have held ready at most."""
+    """Most batches that the loader would have held ready."""
     buffered_bytes: int | None = None
     """Memory that the loader's batches took."""
     data_wait_mean_s: float | None = None
@@ -62,7 +62,7 @@ class StepRecord(Record):
     not_finite: tuple[str, ...] = ()
     """Which of loss and gradient_norm were not finite."""
     warning: str | None = None
-    """What a person should know about this step."""
+    """What the user should know about this step."""
 
     @model_validator(mode="after")
     def _check_stages(self) -> StepRecord:

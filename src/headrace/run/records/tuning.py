@@ -19,7 +19,7 @@ class FindingRecord(Record):
     spread_percent: Figure
     """How far a second measurement of the gain may be off."""
     memory_change_bytes: int | None = None
-    """Peak memory gained or, where it is negative, saved."""
+    """Change of the peak memory; negative where memory is saved."""
     changes_result: bool
     """Whether training would end in another model."""
     is_taken: bool = False
