@@ -79,6 +79,19 @@ def test_decoding_with_a_cache_is_the_same(arch: str) -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
+def test_what_is_left_to_the_compiler_is_the_same(arch: str) -> None:
+    """Code for torch.compile is in PyTorch's own operations; here it runs as it is."""
+    tokens, results = torch.arange(64).view(2, 32), []
+    for kernels in (Kernels(), Kernels(compile=True)):
+        network = build(config(arch=arch), seed=1)
+        hidden = network(tokens, kernels=kernels)
+        hidden.pow(3).mean().backward()
+        gradients = [parameter.grad.flatten() for parameter in network.parameters() if parameter.grad is not None]
+        results.append(torch.cat([hidden.detach().flatten(), *gradients]))
+    assert (results[1] - results[0]).norm() < 1e-5 * results[0].norm()
+
+
 def test_gradient_checkpointing_changes_nothing() -> None:
     grads = []
     for is_on in (False, True):

@@ -15,7 +15,7 @@ from torch.nn import functional
 from headrace.models.kernels import Kernels
 from headrace.models.linear import product_dtype
 
-CACHED = 1 << 16
+CACHED = 1 << 17
 """Numbers that are computed at a time, so that what comes between input and output stays in the processor's cache."""
 # GELU by tanh is x * sigmoid(u) with u = x * (LINEAR + CUBIC * x * x): one exponential, where tanh takes four times as
 # long as a sigmoid.
@@ -58,31 +58,30 @@ class _Gelu(torch.autograd.Function):
 
 def swiglu(gate_up: Tensor, kernels: Kernels) -> Tensor:
     """Compute silu(gate) * up, where the gate is the first half of the last dimension and up the second."""
-    if kernels.compile:
-        gate, up = gate_up.chunk(2, dim=-1)
-        return functional.silu(gate) * up
-    return _SwiGlu.apply(gate_up)  # type: ignore[no-any-return,no-untyped-call]
+    if not kernels.compile and torch.is_grad_enabled() and gate_up.requires_grad:
+        return _SwiGlu.apply(gate_up)  # type: ignore[no-any-return,no-untyped-call]
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.silu(gate) * up
 
 
 class _SwiGlu(torch.autograd.Function):
-    """Keeps its input only, and writes the gradients of both halves into one tensor."""
+    """Computes the derivatives by gate and by up together with the value, and keeps only them."""
 
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
-        return functional.silu(gate).mul_(up)
+        derivatives = torch.empty_like(gate_up)
+        by_gate, by_up = derivatives.chunk(2, dim=-1)
+        torch.ops.aten.silu_backward(up, gate, grad_input=by_gate)
+        torch.ops.aten.silu(gate, out=by_up)
+        ctx.save_for_backward(derivatives)
+        return by_up * up
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Tensor:
-        (gate_up,) = ctx.saved_tensors
-        gate, up = gate_up.chunk(2, dim=-1)
-        grad = torch.empty_like(gate_up)
-        grad_gate, grad_up = grad.chunk(2, dim=-1)
-        torch.mul(functional.silu(gate), gradients[0], out=grad_up)
-        torch.ops.aten.silu_backward(gradients[0] * up, gate, grad_input=grad_gate)
-        return grad
+        (derivatives,) = ctx.saved_tensors
+        return (derivatives.unflatten(-1, (2, -1)) * gradients[0].unsqueeze(-2)).flatten(-2)  # type: ignore[no-any-return]
 
 
 class RMSNorm(nn.RMSNorm):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import rms_norm
 
 from headrace.models.architecture import Architecture, Matrix, Part, register
 from headrace.models.attention import KeyValueCache, attend
@@ -99,7 +100,7 @@ def normalise_and_rotate(
     In full precision, also under autocast; the result has the precision of the values, which stay as they are.
     """
     qk_2BHTK = qkv_BT3HK[:, :, :2].permute(2, 0, 3, 1, 4).float()
-    qk_2BHTK = qk_2BHTK * inverse_rms(qk_2BHTK, EPSILON) * _stacked(query_weight_K, key_weight_K)
+    qk_2BHTK = rms_norm(qk_2BHTK, query_weight_K.shape, eps=EPSILON) * _stacked(query_weight_K, key_weight_K)
     first, second = qk_2BHTK.chunk(2, dim=-1)
     rotated = qk_2BHTK * cosine + torch.cat([-second, first], dim=-1) * sine
     return torch.cat([rotated.permute(1, 3, 0, 2, 4).to(qkv_BT3HK.dtype), qkv_BT3HK[:, :, 2:]], dim=2)
