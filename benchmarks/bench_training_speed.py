@@ -3,8 +3,8 @@
 Teaches: what allocation, micro-batches, the chunked head and measured kernels are worth at equal arithmetic (GPT-2's
 shape, AdamW). The plain loop is what people write: PyTorch's layers, the whole batch, `cross_entropy` on full logits,
 torch's DataLoader, the default allocator; of its float32 and its bfloat16 autocast, the faster counts. Sides alternate,
-each in a process of its own (its allocator is set once); medians of ratios. With `--threads 1` processor time counts,
-which other programs disturb less.
+each in a process of its own (its allocator is set once); medians of ratios. With `--threads 1` the
+processor time of the thread that trains counts, which other programs disturb less.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def timed(step: object, preset: str, tokens: int) -> float:
     assert callable(step)
     step()
     step()
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     seconds = []
     for _ in range(NUM_STEPS.get(preset, 10)):
         began = clock()
