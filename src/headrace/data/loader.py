@@ -257,6 +257,13 @@ class Loader:
         return self._sampler.draw(max_tokens)
 
     @property
+    def num_rows(self) -> int | None:
+        """Rows in one pass over this part of the corpus, over all sources; None while it is being tokenised."""
+        if not self.cache.is_complete:
+            return None
+        return sum(stream.packing.num_rows(stream.epoch_size()) for stream in self._streams)
+
+    @property
     def steps_per_epoch(self) -> int:
         """Whole batches in one pass over the corpus (of a mixture: over its first source to end)."""
         rows = [stream.packing.num_rows(stream.epoch_size()) for stream in self._streams]

@@ -32,10 +32,10 @@ from headrace.run.machine import Machine, know_machine
 from headrace.run.memory import count_memory, remedies
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes, update_flops
+from headrace.training.pauses import MOST_TOKENS, expected_seconds
 from headrace.training.schedule import DEFAULT_MINUTES
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
-EVALUATIONS = 10  # of a run that does not say how many
 TIMED_BATCHES = 8
 CHECKPOINTS_AT_ONCE = 3  # last, best, and the one being written
 LARGEST_REHEARSAL = 0.5  # share of the free memory
@@ -59,7 +59,7 @@ class Plan:
     data_s: float | None
     """Seconds to make a batch, by all workers, while the one before is trained on; None if unknown."""
     evaluation_s: float | None
-    """Seconds of one evaluation; there are ten in a run unless training.evaluate_every says otherwise."""
+    """Seconds of one evaluation on training.evaluation_tokens, or on the largest sample that would be chosen."""
     epoch_s: float | None
     total_s: float | None
     """Seconds of the whole run with its evaluations, without samples and checkpoints."""
@@ -131,8 +131,8 @@ def predict_run(config: Config) -> Plan:
     if step_s is not None and data_s is not None:
         step_s = max(step_s, data_s)
     steps_per_epoch = corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.max_length
-    evaluation_s = _evaluation_seconds(config, seconds, corpus.tokens)
-    total_s, total_steps = _total(config, step_s, evaluation_s, steps_per_epoch)
+    evaluation_s, whole_s = _evaluation_seconds(config, seconds, corpus.tokens)
+    total_s, total_steps = _total(config, step_s, evaluation_s, whole_s, steps_per_epoch)
     result = Plan(
         work=work,
         execution=execution,
@@ -217,14 +217,17 @@ def _time_loader(config: Config, cache: Cache) -> float:
         return (time.perf_counter() - began) / TIMED_BATCHES / max(1, data.num_workers)
 
 
-def _evaluation_seconds(config: Config, seconds: dict[str, float] | None, corpus_tokens: int) -> float | None:
-    """Return the seconds of an evaluation: a forward pass is a third of forward and backward."""
+def _evaluation_seconds(
+    config: Config, seconds: dict[str, float] | None, corpus_tokens: int
+) -> tuple[float | None, float]:
+    """Return the seconds of an evaluation, and of one on the whole part: a third of forward and backward per token."""
     if seconds is None:
-        return None
+        return None, 0.0
     training = config.training
-    tokens = config.data.validation_fraction * corpus_tokens
-    tokens = min(tokens, training.evaluation_tokens or tokens)
-    return seconds["forward and backward"] / 3 * tokens / (training.batch_size * training.max_length)
+    token_s = seconds["forward and backward"] / 3 / (training.batch_size * training.max_length)
+    part = config.data.validation_fraction * corpus_tokens
+    wanted = MOST_TOKENS if training.evaluation_tokens == "auto" else training.evaluation_tokens
+    return token_s * min(part, wanted or part), token_s * part
 
 
 def _finished_cache(sources: list[Source], spec: str, data: DataConfig) -> Cache | None:
@@ -267,7 +270,7 @@ def _memory(config: Config, execution: Execution, runtime_bytes: int, footprint:
 
 
 def _total(
-    config: Config, step_s: float | None, evaluation_s: float | None, steps_per_epoch: float
+    config: Config, step_s: float | None, evaluation_s: float | None, whole_s: float, steps_per_epoch: float
 ) -> tuple[float | None, int | None]:
     """Return the seconds and steps until the first limit is reached."""
     training = config.training
@@ -278,11 +281,15 @@ def _total(
     if step_s is None or evaluation_s is None:
         return (60 * minutes if minutes and not steps else None), (int(min(steps)) if steps else None)
     every = training.evaluate_every
-    per_step, fixed = (step_s + evaluation_s / every, 0.0) if every else (step_s, EVALUATIONS * evaluation_s)
+    per_step = step_s + evaluation_s / every if every else step_s
+
+    def evaluating_s(updates_s: float) -> float:
+        return 0.0 if every else expected_seconds(training, updates_s, evaluation_s, whole_s)
+
     if minutes:
-        steps.append((60 * minutes - fixed) / per_step)
+        steps.append((60 * minutes - evaluating_s(60 * minutes)) / per_step)
     number = max(1.0, min(steps))
-    seconds = number * per_step + fixed
+    seconds = number * per_step + evaluating_s(number * per_step)
     return min(seconds, 60 * minutes) if minutes else seconds, int(number)
 
 

@@ -20,7 +20,8 @@ from headrace.run.machine import Machine
 from headrace.run.remembered_scaling import Scaling
 from headrace.stages import EARLIER_NAMES, Stage, update_seconds
 from headrace.training.execution import Execution, upgrade_saved
-from headrace.training.loop import Position, StepInfo
+from headrace.training.loop import StepInfo
+from headrace.training.schedule import Position
 
 
 def _none_unless_finite(value: Any) -> Any:
@@ -88,6 +89,10 @@ class StepRecord(Record):
     """Exponential of the validation loss."""
     validation_loss_by_source: dict[str, Figure] | None = None
     """Validation loss of each source, where the corpus has several."""
+    validation_tokens: int | None = None
+    """Tokens of the validation sample."""
+    validation_is_whole: bool = False
+    """Whether the validation sample was the whole validation part."""
     skipped: bool = False
     """Whether the update was skipped because its loss or gradient was not finite."""
     not_finite: tuple[str, ...] = ()
@@ -112,6 +117,8 @@ class StepRecord(Record):
                 "validation_bits_per_byte": evaluation.bits_per_byte,
                 "validation_perplexity": evaluation.perplexity,
                 "validation_loss_by_source": evaluation.sources or None,
+                "validation_tokens": evaluation.num_tokens,
+                "validation_is_whole": evaluation.is_whole,
             }
         return cls(
             step=info.step,
@@ -165,11 +172,15 @@ class Run(Record):
     validation_loss: Figure = None
     """Newest loss on the validation sample."""
     best_validation_loss: Figure = None
-    """Lowest loss on the validation sample."""
+    """Lowest loss on the validation sample that checkpoints are compared by."""
     validation_bits_per_byte: Figure = None
     """Newest validation loss in bits per byte of text."""
     validation_loss_by_source: dict[str, Figure] = Field(default_factory=dict)
     """Newest validation loss of each source, where the corpus has several."""
+    validation_tokens: int | None = None
+    """Tokens of the newest validation sample."""
+    validation_is_whole: bool = False
+    """Whether the newest validation sample was the whole validation part."""
     data_wait_percent: float = 0.0
     """Median over steps of the share of a step that was spent waiting for its batch."""
     percent_of_peak: Figure = None
