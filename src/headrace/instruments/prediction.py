@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -29,10 +30,10 @@ from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.machine import Machine, know_machine
-from headrace.run.memory import count_memory, remedies
+from headrace.run.memory import count_memory, remedies, with_snapshot
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes, update_flops
-from headrace.training.pauses import MOST_TOKENS, expected_seconds
+from headrace.training.pauses import MOST_TOKENS, expected_seconds, saves_before_end
 from headrace.training.schedule import DEFAULT_MINUTES
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
@@ -133,6 +134,8 @@ def predict_run(config: Config) -> Plan:
     steps_per_epoch = corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.max_length
     evaluation_s, whole_s = _evaluation_seconds(config, seconds, corpus.tokens)
     total_s, total_steps = _total(config, step_s, evaluation_s, whole_s, steps_per_epoch)
+    if saves_before_end(training, total_s or math.inf, total_steps or math.inf):
+        memory = with_snapshot(memory, training.memory_budget or free)
     result = Plan(
         work=work,
         execution=execution,

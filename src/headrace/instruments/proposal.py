@@ -32,6 +32,7 @@ from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.memory import count_memory
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
+from headrace.training.pauses import expected_seconds
 from headrace.units import human_count, human_time
 
 RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 7
@@ -40,7 +41,6 @@ SCOUTS = (4e5, 3e6)  # parameters of the first two, which tell how fast small an
 SCOUT_TOKENS = 3e6  # that their batches are made for
 UNLIKE = 1.25  # a next candidate has other tokens, or this much more or fewer parameters than those before
 MEMORY_SHARE = 0.8  # of what is free
-EVALUATIONS = 10  # of a run, with a sample and a checkpoint each
 
 
 @dataclass
@@ -150,8 +150,9 @@ class Search:
 
     def _foresee(self, config: Config, pace: Pace, law: Law) -> Prospect:
         per_token = self._bytes_per_token(config)
-        evaluating_s = EVALUATIONS * median(run.evaluation_s for run in self.runs)
-        seconds = max(0.5 * 60 * self._minutes, 60 * self._minutes - evaluating_s)
+        evaluation_s = median(run.evaluation_s for run in self.runs)
+        seconds = 60 * self._minutes
+        seconds -= expected_seconds(config.training, seconds, evaluation_s, evaluation_s)
         given_batch = config.training.batch_size if "training.batch_size" in self._given.values else 0
         training = config.training
         unique_tokens = self.train_bytes / per_token

@@ -18,7 +18,7 @@ from headrace.perf import breakdown, flops, speed
 from headrace.run.config import SECTIONS, Config
 from headrace.run.directory import RunFolder, read_environment, read_json, read_run_config, read_samples, read_steps
 from headrace.run.records import CorpusRecord, Environment, Run, StepRecord, TuningRecord
-from headrace.stages import UPDATING
+from headrace.stages import UPDATING, Stage
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.assignment import update_flops
 
@@ -137,6 +137,8 @@ class RunRecord:
     def steps_between(self, stage: str) -> int | None:
         """Return after how many steps, on average, a stage came that not every step has; None if it never did."""
         times = sum(record.seconds.get(stage, 0.0) > DONE_SECONDS for record in self.metrics)
+        if stage == Stage.EVALUATION:  # measuring what it costs takes time as well
+            times = sum(record.validation_loss is not None for record in self.metrics) or times
         return round(len(self.metrics) / times) if times else None
 
     @property

@@ -71,7 +71,7 @@ class TrainingConfig(BaseModel):
     memory_budget: Size = None
     """Most memory of the whole process, such as 850MB: micro-batch and gradient checkpointing are chosen within it."""
     evaluate_every: int = Field(default=0, ge=0, le=MAX_STEPS)
-    """Steps between evaluations; 0: chosen, so that those before the end take at most a fortieth of the run."""
+    """Steps between evaluations; 0: chosen, so that those before the end take at most 2% of the run."""
     evaluation_tokens: Annotated[int, Field(ge=0, le=10**15)] | Literal["auto"] = "auto"
     """Tokens of the validation part to evaluate on, from all over it and the same every time; 0: all of it; auto:
     chosen by what evaluating costs, at the end all of it if that takes at most a tenth of the run."""

@@ -64,17 +64,23 @@ class Evaluator:
         rows = self._loader.num_rows
         return None if rows is None else rows * self._loader.sequence_length
 
-    def measure(self, network: Network) -> float:
-        """Measure the seconds per token, and choose micro-batches so that they are few."""
+    def measure(self, network: Network, seconds: float) -> float:
+        """Measure the seconds per token, and choose the fastest of the micro-batches that can be tried in this time."""
         batch = next((sample.batch for sample in self._draw(PROBE_TOKENS) if sample.batch is not None), None)
         if batch is None:
             return 0.0
-        trained = self._execution.micro_batch_size
-        sizes = {trained, max(trained, PROBE_TOKENS // batch.inputs.shape[1])} if self._has_memory else {trained}
-        seconds = {size: self._time(network, batch, size) for size in sorted(sizes)}
-        size = min(seconds, key=lambda size: seconds[size])
+        began, size = time.perf_counter(), self._execution.micro_batch_size
+        token_s = self._time(network, batch, size)
+        larger = 2 * size
+        while self._has_memory and larger * batch.inputs.shape[1] <= PROBE_TOKENS and larger <= len(batch.inputs):
+            if time.perf_counter() - began + 2 * token_s * larger * batch.inputs.shape[1] > seconds:
+                break
+            larger_token_s = self._time(network, batch, larger)
+            if larger_token_s < token_s:
+                size, token_s = larger, larger_token_s
+            larger *= 2
         self._execution = replace(self._execution, micro_batch_size=size)
-        return seconds[size]
+        return token_s
 
     def __call__(self, network: Network, max_tokens: int) -> Evaluation:
         """Evaluate a network on a sample of about so many tokens, or for 0 on the whole part."""

@@ -44,8 +44,8 @@ class Findings:
 class Evaluating(Protocol):
     """What evaluates a run. All processes of a group call it together."""
 
-    def measure(self) -> EvaluationCosts:
-        """Measure what evaluating costs."""
+    def measure(self, seconds: float) -> EvaluationCosts:
+        """Measure in about this time what evaluating costs."""
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
@@ -205,7 +205,7 @@ class Loop:
         is_end = info.is_last and not self.was_stopped
         is_measured = not self.was_stopped and self._pauses.needs_costs(is_end)
         if is_measured:
-            costs = asdict(self._evaluating.measure())
+            costs = asdict(self._evaluating.measure(self._pauses.measuring_s))
             self._pauses.note_costs(EvaluationCosts(**self._group.from_main(costs, "waiting for rank 0 to measure")))
         due = Due(saves=True) if self.was_stopped else self._pauses.due_at_end() if is_end else self._pauses.due()
         if not due.is_anything and not is_measured:
@@ -254,9 +254,10 @@ class Loop:
         is_lower = loss is not None and (position.best_loss is None or loss < position.best_loss)
         mine = [float(is_lower), loss or 0.0, self._clock() - began]
         is_best, best_loss, position.elapsed_s = self._group.from_main(mine, "waiting for rank 0 to evaluate")
+        position.sample_tokens = judged_tokens
         if not is_best or not (due.saves or self._pauses.can_save_best):
             return False
-        position.best_loss, position.sample_tokens = best_loss, judged_tokens
+        position.best_loss = best_loss
         return True
 
     def _save_last(self) -> None:

@@ -13,11 +13,13 @@ from statistics import median
 from headrace.training.config import TrainingConfig
 from headrace.training.schedule import Limits, Position
 
-EVALUATING_SHARE = 0.025
-"""Largest share of a run for the evaluations before the last one, which is as much again where it is a sample."""
+EVALUATING_SHARE = 0.02
+"""Largest share of a run for the evaluations before the last one, and for the last one where it is a sample."""
 WHOLE_SHARE = 0.08
 """Largest expected share of a run for a last evaluation on the whole part: a tenth, less a margin."""
-TEXT_SHARE, LEAST_TEXT_S = 0.01, 0.05
+MEASURING_SHARE = 0.005
+"""Share of a run for measuring what evaluating costs; the least that can be measured is measured anyway."""
+TEXT_SHARE, LEAST_TEXT_S = 0.005, 0.02
 """Limits of the time for the text at the end of a run: a share of the run, and the seconds that it has anyway."""
 CHEAP_TEXT = 0.25
 """Share of an evaluation's time up to which a sample of text comes with it."""
@@ -52,12 +54,21 @@ def expected_seconds(config: TrainingConfig, updates_s: float, sample_s: float, 
     `updates_s`: time of all updates; `sample_s`, `whole_s`: time of an evaluation on the largest sample, and on all.
 
     >>> expected_seconds(TrainingConfig(), updates_s=100.0, sample_s=0.5, whole_s=1.0)
-    3.5
+    3.0
     """
     last_s = sample_s
     if config.evaluation_tokens == "auto":
-        last_s = whole_s if whole_s <= WHOLE_SHARE * updates_s else EVALUATING_SHARE * updates_s
+        last_s = whole_s if whole_s <= WHOLE_SHARE * updates_s else min(sample_s, EVALUATING_SHARE * updates_s)
     return last_s + min((1 / LEAST_INTERVAL - 1) * sample_s, EVALUATING_SHARE * updates_s)
+
+
+def saves_before_end(config: TrainingConfig, total_s: float, total_steps: float) -> bool:
+    """Return whether a run of this length is expected to save on the way, which takes memory for a copy of its state.
+
+    >>> saves_before_end(TrainingConfig(), 30.0, 100), saves_before_end(TrainingConfig(save_every=50), 30.0, 100)
+    (False, True)
+    """
+    return config.save_every < total_steps if config.save_every else total_s > 1.5 * SAVE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,11 @@ class Pauses:
         """Return whether evaluating has to be measured now."""
         return self._costs is None and (is_end or self._num_steps == MEASURED_STEP)
 
+    @property
+    def measuring_s(self) -> float:
+        """Return the seconds that measuring should take at most."""
+        return MEASURING_SHARE * self._total_s
+
     def due(self) -> Due:
         """Return what is due after the newest step, if it was not the last."""
         is_evaluated = self._is_evaluated()
@@ -137,10 +153,8 @@ class Pauses:
 
     def judged_tokens(self, tokens: int) -> int:
         """Return the tokens to judge an evaluation on `tokens` by: those that the best one so far was judged by."""
-        position = self._position
-        if position.best_loss is None or position.sample_tokens is None or self._config.evaluation_tokens != "auto":
-            return tokens
-        return position.sample_tokens
+        sample_tokens = self._position.sample_tokens
+        return tokens if sample_tokens is None or self._config.evaluation_tokens != "auto" else sample_tokens
 
     @property
     def can_save_best(self) -> bool:
@@ -195,7 +209,7 @@ class Pauses:
         config, position = self._config, self._position
         if config.evaluation_tokens != "auto":
             return config.evaluation_tokens
-        if position.best_loss is not None and position.sample_tokens is not None:
+        if position.sample_tokens is not None:
             return position.sample_tokens
         if config.evaluate_every:
             return MOST_TOKENS
@@ -207,9 +221,9 @@ class Pauses:
         if config.evaluation_tokens != "auto":
             return config.evaluation_tokens
         whole_s = math.inf if costs.num_tokens is None else costs.token_s * costs.num_tokens
-        if whole_s <= WHOLE_SHARE * self._total_s or (self._position.best_loss and self._position.sample_tokens == 0):
+        if whole_s <= WHOLE_SHARE * self._total_s:
             return 0
-        if config.evaluate_every:
+        if config.evaluate_every or self._position.sample_tokens is not None:
             return self._sample_tokens()
         return max(1, self._tokens_within(EVALUATING_SHARE * self._total_s))
 
@@ -223,7 +237,9 @@ class Pauses:
         """Return the expected time of the last evaluation, during which the last save is written, and of its text."""
         if not self._limits.seconds or self._costs is None:
             return self._position.reserve_s
-        evaluating_s = self._seconds_for(self._last_tokens())
+        last_tokens = self._last_tokens()
+        judged_tokens = self.judged_tokens(last_tokens)
+        evaluating_s = sum(map(self._seconds_for, {last_tokens, judged_tokens}))
         text_s = min(self._costs.text_s, self.due_at_end().text_s)
         return min(max(evaluating_s + text_s, self._written_s), self._limits.seconds / 2)
 

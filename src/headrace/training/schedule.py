@@ -24,7 +24,7 @@ class Position:
     """Updates that were skipped because they were not finite."""
     best_loss: float | None = None
     sample_tokens: int | None = None
-    """Tokens of the validation sample that best_loss is of; 0: the whole part; None: not evaluated yet."""
+    """Tokens of the sample that evaluations are compared by; 0: the whole validation part; None: not evaluated yet."""
     reserve_s: float = 0.0
     """Seconds of a time limit that are set aside for the last evaluation and save."""
 

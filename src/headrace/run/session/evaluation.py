@@ -36,16 +36,16 @@ class RunEvaluation:
         with self._replica.whole() as network:
             return self._write(network, seconds) if self._replica.group.is_main else ""
 
-    def measure(self) -> EvaluationCosts:
-        """Measure what evaluating costs; a sample of text by its first tokens, unless one was written already."""
+    def measure(self, seconds: float) -> EvaluationCosts:
+        """Measure in about this time what evaluating costs; text by its first tokens, unless some was written."""
         with self._replica.whole() as network:
             if not self._replica.group.is_main:
                 return EvaluationCosts()
             if self._text_s is None:
-                self._write(network, FIRST_TEXT_S / 2)
+                self._write(network, seconds / 2)
             if self._evaluator is None:
                 return EvaluationCosts(text_s=self._text_s or 0.0)
-            token_s = self._evaluator.measure(network)
+            token_s = self._evaluator.measure(network, seconds)
             return EvaluationCosts(token_s, self._evaluator.num_tokens, self._text_s or 0.0)
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
