@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,14 +109,16 @@ class Checkpoints:
             for name, data in contents.files.items():
                 (folder / name).write_bytes(data)
             mode = (folder / "config.json").stat().st_mode
-            save_file(dict(contents.weights), folder / MODEL, metadata={"format": "pt"})
-            save_file(dict(contents.optimizer), folder / OPTIMIZER)
-            hashes = {}
-            for name in sorted(file.name for file in folder.iterdir()):
+
+            def write_tensors(name: str, tensors: Mapping[str, Tensor]) -> str:
+                save_file(dict(tensors), folder / name, metadata={"format": "pt"})
                 os.chmod(folder / name, mode)  # safetensors makes files that nobody else can read
-                hashes[name] = file_hash(folder / name)
-                _sync(folder / name)
-            return Unsealed(folder, hashes)
+                return _seal_file(folder / name)
+
+            with ThreadPoolExecutor(1, "headrace-save") as beside:  # most of the time goes into hashing
+                model = beside.submit(write_tensors, MODEL, contents.weights)
+                hashes = {OPTIMIZER: write_tensors(OPTIMIZER, contents.optimizer), MODEL: model.result()}
+            return Unsealed(folder, hashes | {name: _seal_file(folder / name) for name in contents.files})
         except BaseException as problem:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(problem, OSError | SafetensorError):
@@ -199,9 +202,11 @@ def _as_os_error(problem: Exception) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def _sync(path: Path) -> None:
+def _seal_file(path: Path) -> str:
+    """Have a file written to the disk, and return its hash."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+    return file_hash(path)
 
 
 def _link(link: Path, target: str) -> None:

@@ -69,18 +69,20 @@ class Evaluator:
         batch = next((sample.batch for sample in self._draw(PROBE_TOKENS) if sample.batch is not None), None)
         if batch is None:
             return 0.0
-        began, size = time.perf_counter(), self._execution.micro_batch_size
-        token_s = self._time(network, batch, size)
-        larger = 2 * size
-        while self._has_memory and larger * batch.inputs.shape[1] <= PROBE_TOKENS and larger <= len(batch.inputs):
-            if time.perf_counter() - began + 2 * token_s * larger * batch.inputs.shape[1] > seconds:
+        trained, length = self._execution.micro_batch_size, batch.inputs.shape[1]
+        most = min(len(batch.inputs), max(trained, PROBE_TOKENS // length) if self._has_memory else trained)
+        began = time.perf_counter()
+        seconds_per_token = {1: self._time(network, batch, 1)}
+        size = 2
+        while size <= most:
+            expected_s = size * length * min(seconds_per_token.values())
+            if time.perf_counter() - began + expected_s > seconds:
                 break
-            larger_token_s = self._time(network, batch, larger)
-            if larger_token_s < token_s:
-                size, token_s = larger, larger_token_s
-            larger *= 2
-        self._execution = replace(self._execution, micro_batch_size=size)
-        return token_s
+            seconds_per_token[size] = self._time(network, batch, size)
+            size *= 2
+        best = min(seconds_per_token, key=lambda size: seconds_per_token[size])
+        self._execution = replace(self._execution, micro_batch_size=max(best, trained))
+        return seconds_per_token[best]
 
     def __call__(self, network: Network, max_tokens: int) -> Evaluation:
         """Evaluate a network on a sample of about so many tokens, or for 0 on the whole part."""
@@ -124,13 +126,9 @@ class Evaluator:
     def _time(self, network: Network, batch: Batch, size: int) -> float:
         """Measure the seconds per token of forward passes in micro-batches of so many rows."""
         part = batch.rows(slice(0, size))
-        execution = replace(self._execution, micro_batch_size=size)
-        times = []
-        for _ in range(2):  # the first pays for fresh memory
-            began = time.perf_counter()
-            _sum_losses(network, part, execution)
-            times.append(time.perf_counter() - began)
-        return min(times) / part.inputs.size
+        began = time.perf_counter()
+        _sum_losses(network, part, replace(self._execution, micro_batch_size=size))
+        return (time.perf_counter() - began) / part.inputs.size
 
     def _measure(self, network: Network, batch: Batch | None) -> _Measured:
         """Compute the loss on one source in micro-batches."""
