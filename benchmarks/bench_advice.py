@@ -38,7 +38,7 @@ def make_config(preset: str, text: Path, changes: dict[str, Any]) -> Config:
 
 
 def compare(tuned: Config, default: Config, num_pairs: int) -> float:
-    """Speed of the tuned over that of the best that is known."""
+    """Return the speed of the tuned configuration relative to the best one known."""
     with Trial(tuned) as mine, Trial(default, is_chosen=True) as best:
         ratios = []
         for _ in range(num_pairs):
@@ -48,7 +48,7 @@ def compare(tuned: Config, default: Config, num_pairs: int) -> float:
 
 
 def again(first: Tuning, second: Tuning) -> list[dict[str, Any]]:
-    """Gains of both tunings, as long as they were measured on top of the same changes."""
+    """Return the gains of both tunings, as far as they were measured on top of the same changes."""
     rows = []
     taken: list[set[str]] = [set(), set()]
     for one in first.findings:

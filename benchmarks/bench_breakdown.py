@@ -28,7 +28,7 @@ ROW_TOLERANCE, SUM_TOLERANCE = 0.10, 0.01
 
 
 class Delayed:
-    """What it wraps, 20 ms late."""
+    """A function that is called 20 ms late."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
@@ -55,7 +55,7 @@ class LateBatches:
 
 
 def run(text: Path, folder: Path, stage: str) -> tuple[Run, int, float]:
-    """The run, how many delays it had, and its wall time by a clock of ours."""
+    """Run a training; return its summary, the number of delays it had, and its wall time by our own clock."""
     layers = Layers()
     values = {
         "model.d_model": 32, "model.num_layers": 1, "training.max_length": 32, "training.batch_size": 4,
@@ -102,9 +102,9 @@ def main() -> int:
                 is_right &= abs(row["off"]) <= ROW_TOLERANCE and named == stage
             rows.append(row)
             passed &= is_right
-            told = f"{seen:.3f} s seen of {count * DELAY_S:.3f} s" if count else "no delay"
+            found = f"{seen:.3f} s seen of {count * DELAY_S:.3f} s" if count else "no delay"
             verdict = "ok" if is_right else "WRONG"
-            print(f"{stage:12s} {told}; bottleneck: {named}; the sum is off by {100 * sum_off:.2f}%; {verdict}")
+            print(f"{stage:12s} {found}; bottleneck: {named}; the sum is off by {100 * sum_off:.2f}%; {verdict}")
     print(json.dumps({"benchmark": "breakdown", "rows": rows, "passed": passed}))
     return 0 if passed else 1
 

@@ -1,4 +1,4 @@
-"""How long training waits for data, and what feeding it from raw text costs.
+"""How long training waits for data, and what it costs to train from raw text.
 
 Teaches: whether the loader is ever the bottleneck. One side trains from raw text that is tokenised while training runs
 (no cache exists when it starts; the corpus is about as large as what is trained on, so tokenising has the share that it

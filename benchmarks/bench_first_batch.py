@@ -26,7 +26,7 @@ TARGETS = {"raw": 2.0, "cache": 0.5, "training_adds": 5.0}
 
 
 def first_batch(source: str, tokenizer: str, cache_dir: str) -> None:
-    """Child process: print the seconds from here to the first batch."""
+    """Print, in a child process, the seconds from here to the first batch."""
     began = time.perf_counter()
     loader = hr.Loader(
         source, batch_size=32, sequence_length=256, tokenizer=tokenizer, cache_dir=cache_dir if cache_dir else None

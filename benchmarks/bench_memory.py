@@ -31,7 +31,7 @@ def anonymous_bytes() -> int:
 
 
 class Watch(threading.Thread):
-    """Samples memory every two milliseconds."""
+    """A thread that samples the memory of this process every two milliseconds."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

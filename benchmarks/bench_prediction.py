@@ -1,9 +1,9 @@
 """What `headrace plan` predicts against what training then does: tokens/s and peak memory of eleven configs.
 
-Teaches: how far a rehearsal of a few seconds tells the run, in float32 and in bfloat16. None of the configs was used in
-making the prediction. Each side runs in a process of its own; they take turns, and the median pair counts. Training
+Teaches: how well a rehearsal of a few seconds predicts a run, in float32 and in bfloat16. None of the configs was used
+to develop the prediction. Each side runs in a process of its own; they take turns, and the median pair counts. Training
 goes to its end, with an evaluation, a sample and a checkpoint, which count for memory; tokens/s are those of steps
-after the first two. About ten minutes; `--threads 1` bears noise better.
+after the first two. It takes about ten minutes, and with `--threads 1` it suffers less from noise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from corpora import write_text
 from headrace.models.counts import count
 from headrace.run.config import Config, Layers
 
-SPEED_TOLERANCE, SPEED_MISSES = 0.15, 1 / 8  # so many configs may be off in speed
+SPEED_TOLERANCE, SPEED_MISSES = 0.15, 1 / 8  # the share of configs that may miss it
 MEMORY_TOLERANCE = 0.12
 PREDICTION_SECONDS = 5.0
 WARM_STEPS, LEAST_STEPS, MOST_STEPS, MEASURE_SECONDS = 2, 3, 60, 6.0
@@ -83,7 +83,7 @@ def train(config: Config) -> dict[str, float]:
     training = config.training
     step_s = statistics.median(times[WARM_STEPS:])
     return {
-        "tokens_per_second": training.batch_size * training.max_length / step_s,
+        "tokens_per_second": training.tokens_per_update / step_s,
         "memory_bytes": peak_memory_bytes(),
     }
 
@@ -130,11 +130,11 @@ def main() -> int:
 def compare(name: str, folder: Path, threads: int, num_pairs: int) -> dict[str, Any]:
     config = make_config(name, folder, threads)
     model, training = config.model, config.training
-    model.context = training.max_length
+    model.context = training.sequence_length
     pairs = []
     for _ in range(num_pairs):
         predicted = in_own_process("predict", name, folder, threads)
-        quick = int(MEASURE_SECONDS * predicted["tokens_per_second"] / (training.batch_size * training.max_length))
+        quick = int(MEASURE_SECONDS * predicted["tokens_per_second"] / training.tokens_per_update)
         num_steps = WARM_STEPS + max(LEAST_STEPS, min(MOST_STEPS, quick))
         pairs.append((predicted, in_own_process("train", name, folder, threads, num_steps)))
     row: dict[str, Any] = {"config": name, "parameters": count(model, model.context).num_parameters}

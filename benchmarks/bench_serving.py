@@ -61,7 +61,7 @@ def bare_gather(path: Path, batch: int, length: int) -> Iterator[Any]:
 
 
 def torch_loader(path: Path, batch: int, length: int, tuned: bool) -> Iterator[Any]:
-    """As the tutorials write it; `tuned`: NumPy rows and a bare stack, as a person who has profiled it would."""
+    """Yield batches of a torch DataLoader as tutorials write it; `tuned`: with NumPy rows that are only stacked."""
     dataset = Windows(path, length, as_tensors=not tuned)
     collate = np.stack if tuned else None
     loader = torch.utils.data.DataLoader(dataset, batch_size=batch, shuffle=True, num_workers=2, collate_fn=collate)

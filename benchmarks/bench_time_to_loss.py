@@ -98,7 +98,7 @@ def ours(path: str, steps: int) -> None:
                 "run.out": f"{folder}/run",
             }
         )
-    # The evaluation at the end tells us the loss; it is not part of getting there. Everything else counts.
+    # The evaluation at the end measures the loss, and is not part of reaching it. Everything else counts.
     seconds = run.train_seconds - run.seconds["evaluation"]
     print(json.dumps({"seconds": seconds, "loss": run.validation_loss, "parameters": run.parameters}))
 

@@ -38,7 +38,7 @@ def run(text: Path, folder: Path, steps: int, budget: str) -> dict[str, float]:
     chosen = json.loads((folder / "environment.json").read_text())["execution"]
     print(
         f"{budget or 'no budget'}: {result['tokens'] / working:,.0f} tok/s, {result['peak_memory_bytes'] / 1e6:.0f} MB,"
-        f" micro-batch {chosen['micro_batch_size']}, checkpointing {chosen['gradient_checkpointing']}",
+        f" micro-batch {chosen['micro_batch_size']}, gradient checkpointing {chosen['gradient_checkpointing']}",
         flush=True,
     )
     return {"speed": result["tokens"] / working, "peak_mb": result["peak_memory_bytes"] / 1e6}

@@ -46,9 +46,9 @@ def shape(preset: str, vocab_size: int) -> tuple[ModelConfig, int, int]:
     config = layers.build()
     model, training = config.model, config.training
     model.arch = "gpt2"
-    model.context = training.max_length
+    model.context = training.sequence_length
     model.vocab_size = model.vocab_size or vocab_size
-    return model, training.batch_size, training.max_length
+    return model, training.batch_size, training.sequence_length
 
 
 class Rows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):

@@ -13,13 +13,13 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def real_lines() -> list[bytes]:
-    """Lines of real text, a few MB of them."""
+    """Return lines of real text, a few MB of them."""
     files = sorted(SHARED.glob("*.txt")) or sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     return [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
 
 
 def write_text(path: Path, nbytes: int, seed: int = 0) -> Path:
-    """A text file of about this size; kept if it is there already."""
+    """Write a text file of about this size, unless it is there already; return its path."""
     if path.exists() and abs(path.stat().st_size - nbytes) < 8 << 20:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

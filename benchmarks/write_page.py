@@ -60,7 +60,7 @@ REASONS = {
     ): "every shard is checked against its checksums when it is first used",
     ("loaders", "headrace-cache", "peak_memory_bytes"): "its queue may grow to 256 batches",
     ("train", "headrace", "tokens_per_second"): PRODUCTS,
-    ("train", "headrace", "peak_memory_bytes"): "glibc is told to keep freed buffers, which is what makes steps faster",
+    ("train", "headrace", "peak_memory_bytes"): "glibc is set to keep freed buffers, which is what makes steps faster",
     (
         "tokenize",
         "headrace",
@@ -111,7 +111,7 @@ def table(rows: list[Row], columns: list[tuple[Any, ...]]) -> list[str]:
 
 
 def worse_at(benchmark: str, rows: list[Row], columns: list[tuple[Any, ...]]) -> list[str]:
-    """For every row of headrace: the columns in which a peer is better than it, and why."""
+    """Return a line for every figure of headrace that a peer beats, with the reason."""
     peers = [row for row in rows if not is_headrace(row)]
     found = []
     for ours in filter(is_headrace, rows):
@@ -131,7 +131,7 @@ def worse_at(benchmark: str, rows: list[Row], columns: list[tuple[Any, ...]]) ->
 
 
 def targets(benchmark: str, rows: list[Row], measure: str) -> list[str]:
-    """What was promised against the best peer, and what was measured."""
+    """Return a line for every target against the best peer, with what was measured."""
     peers = [row for row in rows if not is_headrace(row)]
     found = []
     for name, ours, target, why in TARGETS:

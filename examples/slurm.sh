@@ -1,7 +1,7 @@
 #!/bin/bash
 # headrace on several Slurm nodes: one task on each node starts torchrun, torchrun starts the processes.
 #   sbatch examples/slurm.sh corpus/ training.max_steps=100000
-# Submitted again with the same OUT, or requeued, it goes on from the last checkpoint, with any number of nodes.
+# Submitted again with the same OUT, or requeued, it continues from the last checkpoint, with any number of nodes.
 #SBATCH --job-name=headrace
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1

@@ -3,7 +3,7 @@
     python examples/train_jax.py corpus.txt --out runs/jax --steps 200
     python examples/train_jax.py corpus.txt --out runs/jax --steps 200 --cpu-devices 8   # the same batches
 
-Killed at any moment, the same command goes on from the last checkpoint and ends with the same loss. The last line of
+Killed at any moment, the same command continues from the last checkpoint and ends with the same loss. The last line of
 stdout is JSON. Needs `pip install 'headrace[jax]'`.
 """
 

@@ -35,6 +35,8 @@ SMALL = Scale(
     largest_window_block_bytes=32768,
     largest_packed_block_bytes=32768,
     permuted_rows=64,
+    token_segment_tokens=2000,
+    token_cut_window_tokens=500,
 )
 """Segments of 4 KiB, blocks from 16 KiB: a corpus of 100 KB has many of both."""
 
@@ -46,7 +48,7 @@ def small_scale() -> Iterator[None]:
 
 
 def make_text(num_bytes: int, seed: int = 0) -> str:
-    """Sentences, lines and paragraphs of mixed words, some beyond ASCII; about this many bytes of UTF-8."""
+    """Return sentences, lines and paragraphs of mixed words, some beyond ASCII: about this many bytes of UTF-8."""
     rng = random.Random(seed)
     parts: list[str] = []
     size = 0
@@ -81,7 +83,7 @@ def three_sources(tmp_path: Path) -> list[dict[str, object]]:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run `headrace ARGUMENTS` in this process: exit code, stdout, stderr."""
+    """Return a function that runs `headrace ARGUMENTS` in this process, and returns exit code, stdout and stderr."""
     from headrace.cli import display
     from headrace.cli.main import main
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import lzma
 import os
-import random
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,7 +82,7 @@ def test_folder_with_nothing_readable(prepare: Prepare, tmp_path: Path) -> None:
     (tmp_path / "pictures" / "a.png").write_bytes(b"\x89PNG")
     code, said = prepare(tmp_path / "pictures")
     assert code == 1
-    assert "nothing readable in this folder. headrace reads .txt" in said
+    assert "no readable file in this folder. headrace reads .txt" in said
 
 
 def test_invalid_utf8(prepare: Prepare, tmp_path: Path) -> None:
@@ -286,102 +282,7 @@ def test_a_folder_that_is_something_else(command: Command, tmp_path: Path) -> No
     (tmp_path / "a.txt").write_text("text")
     code, _, err = command("prepare", tmp_path / "a.txt", "--tokenizer", "byte", "--out", tmp_path / "photos")
     assert code == 1
-    assert "holds something else" in err
-
-
-# Damaged caches
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> hr.Cache:
-    (tmp_path / "a.txt").write_text(make_text(3_000_000))
-    return hr.prepare([tmp_path / "a.txt"], tokenizer="byte", out=tmp_path / "cache")
-
-
-def tokens_file(cache: hr.Cache) -> Path:
-    return next(cache.shards.path.glob("*.tokens"))
-
-
-def expect_damage(command: Command, cache: hr.Cache, complaint: str) -> None:
-    """`inspect --verify` and a loader both refuse it, and `prepare` mends it."""
-    code, _, err = command("inspect", cache.path, "--verify")
-    assert code == 1
-    assert complaint in err
-    with (
-        pytest.raises(hr.HeadraceError, match=complaint),
-        hr.Loader(hr.Cache.open(cache.path), 8, 64) as loader,
-    ):
-        next(loader)
-    assert command("prepare", cache.path.parent / "a.txt", "--tokenizer", "byte", "--out", cache.path)[0] == 0
-    assert command("inspect", cache.path, "--verify")[0] == 0
-
-
-def test_flipped_bit(command: Command, cache: hr.Cache) -> None:
-    data = bytearray(tokens_file(cache).read_bytes())
-    data[2_500_000] ^= 4
-    tokens_file(cache).write_bytes(data)
-    expect_damage(command, cache, "damaged between bytes 2,097,152 and 3,145,727")
-
-
-def test_truncated_shard(command: Command, cache: hr.Cache) -> None:
-    tokens_file(cache).write_bytes(tokens_file(cache).read_bytes()[:-2])
-    expect_damage(command, cache, "truncated shard")
-
-
-def test_missing_shard(command: Command, cache: hr.Cache) -> None:
-    tokens_file(cache).unlink()
-    expect_damage(command, cache, "missing shard")
-
-
-def rewrite_manifest(cache: hr.Cache, **changes: object) -> None:
-    from headrace.files import read_checked_json, write_checked_json
-
-    path = cache.path / "manifest.json"
-    write_checked_json(path, {**read_checked_json(path), **changes})
-
-
-def test_newer_and_foreign_caches(command: Command, cache: hr.Cache) -> None:
-    rewrite_manifest(cache, version=99)
-    code, _, err = command("inspect", cache.path)
-    assert code == 1
-    assert "cache version 99; this headrace reads version 1" in err
-    rewrite_manifest(cache, format="something else")
-    assert "not a headrace cache" in command("inspect", cache.path)[2]
-    (cache.path / "manifest.json").write_text("{}")
-    assert "manifest.json: not a headrace file, or damaged" in command("inspect", cache.path)[2]
-    code, _, err = command("inspect", cache.path.parent)
-    assert code == 1
-    assert "not a token cache (no manifest.json)" in err
-
-
-def test_a_cache_is_not_text(command: Command, cache: hr.Cache) -> None:
-    for arguments in (["train", cache.path], ["plan", cache.path], ["tune", cache.path]):
-        code, _, err = command(*arguments)
-        assert code == 2
-        assert "a token cache, not text" in err
-        assert f"data.cache_dir={cache.path}" in " ".join(err.split())
-
-
-def test_damaged_manifest(command: Command, cache: hr.Cache) -> None:
-    path = cache.path / "manifest.json"
-    path.write_text(path.read_text().replace('"num_tokens":', '"num_tokens":1', 1))
-    code, _, err = command("inspect", cache.path)
-    assert code == 1
-    assert "do not match its checksum" in err
-
-
-def test_tokenizer_changed_under_a_cache(command: Command, cache: hr.Cache) -> None:
-    code, _, err = command("prepare", cache.path.parent / "a.txt", "--tokenizer", "char", "--out", cache.path)
-    assert code == 1
-    assert "this cache was built with the tokenizer 'byte'" in err
-    file = cache.path / "tokenizer.json"
-    original = file.read_text()
-    file.write_text(original.replace('"add_prefix_space":false', '"add_prefix_space":true', 1))
-    code, _, err = command("inspect", cache.path)
-    assert code == 1
-    assert "the tokenizer is not the one" in err
-    file.write_text(original)
-    assert command("inspect", cache.path)[0] == 0
+    assert "holds something other than a token cache" in err
 
 
 @pytest.mark.parametrize("packing", ["stream", "document"])
@@ -393,23 +294,12 @@ def test_sequence_length_longer_than_the_corpus(tmp_path: Path, packing: Any) ->
     ):
         with hr.Loader(source, 2, 5, packing=packing, **options) as loader:
             if packing == "stream":
-                with pytest.raises(hr.HeadraceError, match=r"sequence length 5 is longer than .* \(5 tokens\)"):
+                with pytest.raises(hr.HeadraceError, match=r"sequence length 5 is too long for .* \(5 tokens\)"):
                     next(loader)
             else:
                 assert next(loader).num_tokens == 8  # packed documents may be shorter than a row
         with hr.Loader(source, 2, 4, packing=packing, **options) as loader:
             next(loader)
-
-
-def test_unfinished_cache_is_refused_and_finished_by_the_next_start(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text to be tokenised")
-    open_or_create(as_sources(tmp_path / "a.txt"), "byte", tmp_path / "cache")
-    code, _, err = command("inspect", tmp_path / "cache")
-    assert code == 1
-    assert "this cache is not finished" in err
-    with pytest.raises(hr.HeadraceError, match="not finished"):
-        hr.Loader(tmp_path / "cache", 1, 4)
-    assert command("prepare", tmp_path / "a.txt", "--tokenizer", "byte", "--out", tmp_path / "cache")[0] == 0
 
 
 def test_wrong_options(command: Command, tmp_path: Path) -> None:
@@ -439,69 +329,3 @@ def test_weights_for_some_sources_only() -> None:
         hr.prepare([{"path": "a.txt", "weight": 1}, "b.txt"])
     with pytest.raises(hr.HeadraceError, match="fields of a source: path"):
         hr.prepare([{"path": "a.txt", "wieght": 1}])
-
-
-@pytest.mark.soak
-def test_one_line_of_200_megabytes(tmp_path: Path) -> None:
-    """With spaces and without: the pieces are bounded, and nothing is lost."""
-    for name, block in (
-        ("words.txt", make_text(1 << 20).replace("\n", " ").encode()),
-        ("letters.txt", b"abcdefgh" * (1 << 17)),
-    ):
-        file = tmp_path / name
-        with open(file, "wb") as stream:
-            for _ in range(200_000_000 // len(block)):
-                stream.write(block)
-        size = file.stat().st_size
-        cache = hr.prepare(
-            [{"path": str(file), "document": "line"}], tokenizer="bpe:400", out=tmp_path / f"cache-{name}"
-        )
-        assert cache.num_documents == 1
-        lengths = {i: len(cache.tokenizer.decode([i]).encode()) for i in range(1, cache.tokenizer.vocab_size)}
-        table = np.zeros(cache.tokenizer.vocab_size, dtype=np.int64)
-        # Single bytes of a longer character decode to U+FFFD, but are one byte each.
-        table[list(lengths)] = [1 if "�" in cache.tokenizer.decode([i]) else lengths[i] for i in lengths]
-        total = sum(
-            int(table[tokens].sum())
-            for segment in range(len(cache.segments))
-            for tokens in cache.tokens(segment, 0, 1 << 40)
-        )
-        assert total == size if name == "letters.txt" else total > 0
-        file.unlink()
-
-
-@pytest.mark.soak
-def test_killed_twenty_times_the_build_ends_with_the_bytes_of_a_clean_one(tmp_path: Path) -> None:
-    """Twenty kills of one and the same build, each at a random moment after it has begun to write."""
-    corpus = tmp_path / "corpus"
-    (corpus / "small").mkdir(parents=True)
-    block = make_text(4_000_000)
-    for number in range(4):
-        (corpus / f"{number}.txt").write_text("".join(f"{number}.{part} {block}" for part in range(25)))
-    (corpus / "lines.jsonl.gz").write_bytes(
-        gzip.compress("\n".join(json.dumps({"text": f"{n} {block[n:][:2000]}"}) for n in range(5000)).encode(), 1)
-    )
-    for number in range(500):
-        (corpus / "small" / f"{number}.md").write_text(f"{number} {block[number:][:5000]}")
-    arguments = [sys.executable, "-m", "headrace", "prepare", str(corpus), "--tokenizer", "bpe:400", "--out"]
-    subprocess.run([*arguments, str(tmp_path / "clean")], check=True, capture_output=True)
-    rng = random.Random(0)
-    for kill in range(20):
-        child = subprocess.Popen(
-            [*arguments, str(tmp_path / "cache")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        before = set(tmp_path.glob("cache/tmp/*/tokens"))
-        while set(tmp_path.glob("cache/tmp/*/tokens")) <= before:
-            assert child.poll() is None, f"the build was over before kill {kill}: the corpus is too small"
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.15))
-        assert child.poll() is None, f"the build was over before kill {kill}: the corpus is too small"
-        child.kill()
-        child.wait()
-    assert not (tmp_path / "cache" / "manifest.json").exists()
-    subprocess.run([*arguments, str(tmp_path / "cache")], check=True, capture_output=True)
-
-    def contents(folder: Path) -> dict[str, bytes]:
-        return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-
-    assert contents(tmp_path / "cache") == contents(tmp_path / "clean")

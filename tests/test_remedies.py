@@ -263,7 +263,7 @@ def test_about_an_unfinished_cache(command: Command, tmp_path: Path) -> None:
     Builder(cache).close()
     code, _, err = command("inspect", tmp_path / "cache")
     assert code == 1
-    assert "Run what began it again" in err
+    assert "Run the command that began it again" in err
     assert command("prepare", tmp_path / "a.txt", "--tokenizer", "byte", "--out", tmp_path / "cache")[0] == 0
     assert command("inspect", tmp_path / "cache")[0] == 0
 

@@ -8,7 +8,7 @@ EXIT_STOPPED = 3
 
 
 class HeadraceError(Exception):
-    """Base of every error that is the world's or the user's doing; the command line prints it without a traceback."""
+    """Base of every error that is not a bug of headrace; the command line prints it without a traceback."""
 
     exit_code = 1
 
@@ -48,7 +48,7 @@ class WorkerError(HeadraceError):
 
 
 class TrainingError(HeadraceError):
-    """Training cannot go on: the loss stays not a number, or the run directory is in use."""
+    """Training cannot continue: the loss stays NaN, a process was lost, or the run directory is in use."""
 
 
 class ReportError(HeadraceError):

@@ -20,7 +20,7 @@ CHECKSUM_BLOCK_BYTES = 1 << 20
 
 
 def digest(*parts: bytes | str) -> str:
-    """A 160-bit content hash; parts are length-prefixed, so ("ab", "c") and ("a", "bc") differ."""
+    """Return a 160-bit content hash; parts are length-prefixed, so ("ab", "c") and ("a", "bc") differ."""
     state = hashlib.blake2b(digest_size=20)
     for part in parts:
         raw = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
@@ -30,20 +30,20 @@ def digest(*parts: bytes | str) -> str:
 
 
 def block_checksums(data: memoryview) -> list[int]:
-    """A CRC-32 for each MiB, so that damage is not only noticed but located."""
+    """Return a CRC-32 for each MiB, so that damage is not only noticed but located."""
     return [
         zlib.crc32(data[start : start + CHECKSUM_BLOCK_BYTES]) for start in range(0, len(data), CHECKSUM_BLOCK_BYTES)
     ]
 
 
 def user_cache() -> Path:
-    """Where headrace keeps what it can make again: $HEADRACE_CACHE, or headrace in the user's cache folder."""
+    """Return the folder for what can be made again: $HEADRACE_CACHE, or `headrace` in the user's cache folder."""
     own = os.environ.get("HEADRACE_CACHE")
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "headrace"
 
 
 def canonical_json(value: Any) -> str:
-    """One spelling per value, so that equal values have equal hashes."""
+    """Return the one spelling of a value as JSON, so that equal values have equal hashes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -82,7 +82,7 @@ def read_checked_json(
 
 
 def write_atomically(path: Path, data: bytes, temporary: Path | None = None) -> None:
-    """Temporary file, fsync, rename: readers see the old file or the whole new one, never a part."""
+    """Write a file by way of a synced temporary one: readers see the old file or the whole new one, never a part."""
     temporary = temporary or temporary_beside(path)
     try:
         with open(temporary, "wb") as file:
@@ -92,13 +92,13 @@ def write_atomically(path: Path, data: bytes, temporary: Path | None = None) -> 
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as problem:
-        with contextlib.suppress(OSError):  # on a read-only disk not even what is not there can be removed
+        with contextlib.suppress(OSError):  # on a read-only disk, removing fails even if the file does not exist
             temporary.unlink()
         raise writing_failed(path, problem) from problem
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
-    """Refuse a folder in which something that is written in place leads elsewhere: nothing outside may change."""
+    """Refuse a folder in which one of these names is a link: writing through it would change something outside."""
     for name in names:
         if (folder / name).is_symlink():
             raise HeadraceError(
@@ -123,7 +123,7 @@ _ANOTHER_PLACE = "choose another place: data.cache_dir=FOLDER for tokens, --out 
 
 
 def writing_failed(path: Path, problem: OSError) -> CacheError:
-    """The error for a person whose disk is full, read-only or not theirs."""
+    """Return the error for a failed write, which tells the user what to do about a full or read-only disk."""
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return CacheError(
             f"{path}: the disk is full. Free some space and run the same command again: what is sealed already is"
@@ -137,5 +137,5 @@ def writing_failed(path: Path, problem: OSError) -> CacheError:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name that no other process uses, for what will be moved to `path` when it is whole."""
+    """Return a name that no other process uses, for what will be moved to `path` when it is whole."""
     return path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")

@@ -1,6 +1,6 @@
 """Locks that the operating system holds for as long as a process lives, and frees when it ends, however it ends.
 
-So there is nothing to judge: no process numbers, host names or times. A lock file that nobody holds means nothing.
+So nothing has to be guessed from process numbers, host names or times: a lock file that nobody holds means nothing.
 Between machines a shared folder must pass locks on, as NFS does unless it is mounted with `nolock`.
 """
 
@@ -18,7 +18,7 @@ _SUFFIX = ".lock"
 
 
 def take_lock(path: Path, patience_s: float = 0.0) -> BaseFileLock | None:
-    """Take a lock, waiting for it at most so long; None if another process, or another holder in this one, has it."""
+    """Take a lock, waiting at most `patience_s`; None if another process, or another holder in this one, keeps it."""
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=patience_s, poll_interval=0.05)
@@ -30,7 +30,7 @@ def take_lock(path: Path, patience_s: float = 0.0) -> BaseFileLock | None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a living process holds a lock. It is taken for a moment to find out, so others should be patient."""
+    """Return whether a living process holds a lock. It is taken for a moment to find out: others should be patient."""
     if not path.exists():
         return False
     try:

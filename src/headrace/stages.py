@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """One stage of training. Members compare equal to their names, which are the keys in saved files."""
+    """One stage of training. A stage compares equal to its name, which is its key in saved files."""
 
     DATA_WAIT = "data wait"
     """Standing still until the next batch is there."""

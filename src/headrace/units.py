@@ -6,13 +6,18 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
 
+UNKNOWN = "unknown"
+"""What stands where a number was not measured."""
 
-def human_bytes(count: float) -> str:
+
+def human_bytes(count: float | None) -> str:
     """Format a number of bytes in binary units.
 
-    >>> human_bytes(1536), human_bytes(12)
-    ('1.5 KiB', '12 B')
+    >>> human_bytes(1536), human_bytes(12), human_bytes(None)
+    ('1.5 KiB', '12 B', 'unknown')
     """
+    if count is None:
+        return UNKNOWN
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -55,7 +60,7 @@ def human_rate(flops_per_second: float | None) -> str:
     ('123 GFLOP/s', 'unknown')
     """
     if flops_per_second is None:
-        return "unknown"
+        return UNKNOWN
     giga = flops_per_second / 1e9
     return f"{giga:,.0f} GFLOP/s" if giga >= 10 else f"{giga:.2g} GFLOP/s"
 
@@ -67,7 +72,7 @@ def human_percent(percent: float | None) -> str:
     ('62%', '0.012%', 'unknown')
     """
     if percent is None:
-        return "unknown"
+        return UNKNOWN
     return f"{percent:.0f}%" if percent >= 10 else f"{percent:.1f}%" if percent >= 0.1 else f"{percent:.2g}%"
 
 

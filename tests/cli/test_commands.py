@@ -115,7 +115,7 @@ def test_a_signal_stops_after_saving(tmp_path: Path, kind: signal.Signals) -> No
     child.send_signal(kind)
     _, err = child.communicate(timeout=30)
     assert child.returncode == 3
-    assert "stopped. What is sealed is kept" in err
+    assert "stopped. Finished work is kept" in err
     assert "Traceback" not in err
     assert not list((tmp_path / "cache").glob("tmp/*"))
     child = start(tmp_path, stdout=subprocess.PIPE)

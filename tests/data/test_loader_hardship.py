@@ -32,7 +32,10 @@ def cache(tmp_path: Path) -> hr.Cache:
 
 
 @pytest.mark.parametrize("fails_in", ["transform", "gather"])
-def test_a_failure_comes_after_the_batches_that_were_made_with_it(cache: hr.Cache, fails_in: str) -> None:
+@pytest.mark.parametrize(("num_workers", "prefetch"), [(3, 2), (1, 64)])
+def test_a_failure_reaches_the_consumer_after_the_batches_before_it(
+    cache: hr.Cache, fails_in: str, num_workers: int, prefetch: int
+) -> None:
     """With a deep queue a worker makes up to 16 batches at a time."""
 
     def fail_at_seven(batch: hr.Batch, rng: np.random.Generator) -> hr.Batch:
@@ -41,16 +44,17 @@ def test_a_failure_comes_after_the_batches_that_were_made_with_it(cache: hr.Cach
         return batch
 
     transform = fail_at_seven if fails_in == "transform" else None
-    with hr.Loader(cache, BATCH, LENGTH, num_workers=1, prefetch_batches=64, transform=transform) as loader:
+    options: dict[str, Any] = {"num_workers": num_workers, "prefetch_batches": prefetch, "transform": transform}
+    with hr.Loader(cache, BATCH, LENGTH, **options) as loader:
         if fails_in == "gather":
-            batches = loader._assembler.batches
+            batches = loader._order.assembler.batches
 
             def broken(step: int, count: int) -> list[hr.Batch]:
                 if step <= 7 < step + count:
                     raise ValueError("no batch 7")
                 return batches(step, count)
 
-            loader._assembler.batches = broken  # type: ignore[method-assign]
+            loader._order.assembler.batches = broken  # type: ignore[method-assign]
         assert [next(loader).step for _ in range(7)] == list(range(7))
         for _ in range(2):
             with pytest.raises(ValueError, match="no batch 7"):

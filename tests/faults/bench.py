@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from tests.conftest import make_text
+from tests.run.tiny_run import TINY
 
 LONGEST_S = 120.0
 
@@ -24,21 +25,7 @@ class NotHereError(Exception):
     """This machine or user cannot do the fault; the message says why."""
 
 
-TINY_RUN = {
-    "model.d_model": 32,
-    "model.num_layers": 2,
-    "model.num_heads": 2,
-    "training.max_length": 32,
-    "training.batch_size": 4,
-    "training.micro_batch_size": 2,
-    "training.max_steps": 40,
-    "training.evaluate_every": 10,
-    "training.save_every": 5,
-    "training.precision": "float32",
-    "training.matmul": "default",
-    "training.threads": 1,
-    "data.tokenizer": "byte",
-}
+TINY_RUN = {**TINY, "training.max_steps": 40, "training.evaluate_every": 10, "training.save_every": 5}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Two writers in one place: one of them writes, the other is told."""
+"""Two writers in one place: one of them writes, the other gets an error."""
 
 from __future__ import annotations
 

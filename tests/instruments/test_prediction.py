@@ -92,7 +92,7 @@ def test_a_run_that_waits_for_its_data(tmp_path: Path, monkeypatch: pytest.Monke
     assert fast.data_s is not None and fast.step_s is not None and fast.evaluation_s is not None
     assert fast.bound.name != "data"
     assert fast.total_s == pytest.approx(50 * fast.step_s + 10 * fast.evaluation_s)
-    monkeypatch.setattr(prediction, "_time_loader", lambda *_: 60.0)
+    monkeypatch.setattr(prediction, "time_loader", lambda *_: 60.0)
     slow = prediction.predict_run(config)
     assert slow.bound.name == "data"
     assert slow.step_s == 60.0
@@ -101,7 +101,8 @@ def test_a_run_that_waits_for_its_data(tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_the_prediction_does_without_is_said(tmp_path: Path) -> None:
     asked = {"training.memory_budget": "1GB", "training.compile": True, "run.processes": 2}
     said = " ".join(prediction.predict_run(tiny(tmp_path, **asked)).assumptions)
-    assert all(word in said for word in ("memory_budget", "compile", "headrace scale")), said
+    expected = ("memory_budget", "micro-batches and gradient checkpointing", "compile", "headrace scale")
+    assert all(words in said for words in expected), said
 
 
 def test_the_first_limit_counts(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_what_is_too_large_to_rehearse(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_rehearsal_takes_at_least_what_is_held(tmp_path: Path, precision: str, optimizer: str) -> None:
     config = tiny(tmp_path, **{"training.precision": precision, "training.optimizer": optimizer, "model.d_model": 128})
-    prediction._complete(config, [])
+    prediction.complete_from_corpus(config, [])
     execution = prediction.quick_execution(config.model, config.training)
     assert execution.precision == precision
     rehearsal, footprint = prediction.rehearse(config.model, config.training, execution)

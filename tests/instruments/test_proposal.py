@@ -67,7 +67,7 @@ def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[
 
 
 def test_more_time_gives_a_larger_network(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "plan_segments", lambda _: [type("Segment", (), {"nbytes": 10**10})])
+    monkeypatch.setattr(room, "divide_corpus", lambda _: [type("Segment", (), {"nbytes": 10**10})])
     minute, day = (room.propose(given(corpus), minutes).prospect.exposure.parameters for minutes in (1, 1440))
     assert minute < day
 

@@ -1,4 +1,4 @@
-"""Grain reads the cache in threads and processes; and its pipelines feed headrace's trainer."""
+"""Grain reads the cache in threads and processes; and headrace's trainer takes batches from its pipelines."""
 
 from __future__ import annotations
 

@@ -13,21 +13,19 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.data.corpus.scale import use_scale
 from headrace.errors import TokenFileError, UsageError
 from headrace.interop.grain import GrainSource
 from headrace.interop.token_files import TokenFileCache, open_token_files
 from headrace.interop.token_formats import read_token_file
+from tests.conftest import SMALL
+
+pytestmark = pytest.mark.usefixtures("small_scale")
 
 BATCH, LENGTH, VOCABULARY = 4, 16, 300
 DOCUMENTS = [np.append(np.random.default_rng(n).integers(1, VOCABULARY, 20 + 7 * n % 90), 0) for n in range(200)]
 TOKENS = np.concatenate(DOCUMENTS)
 ENDS = np.cumsum([len(document) for document in DOCUMENTS])
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.interop.token_files.SEGMENT_TOKENS", 2000)
-    monkeypatch.setattr("headrace.interop.token_files.CUT_WINDOW_TOKENS", 500)
 
 
 @pytest.fixture
@@ -214,7 +212,7 @@ def test_files_of_other_kinds_are_named(tmp_path: Path, tokenizer: str) -> None:
         refused(path, tokenizer, message)
     swapped = np.frombuffer(whole, "<i4", len(DOCUMENTS), 34)[::-1]
     index.write_bytes(whole[:34] + swapped.tobytes() + whole[34 + swapped.nbytes :])
-    refused(path, tokenizer, "copy needed")
+    refused(path, tokenizer, "cannot be mapped")
     path = write_datatrove(tmp_path)
     Path(f"{path}.loss").write_bytes(b"\x01")
     refused(path, tokenizer, "loss mask")
@@ -242,11 +240,11 @@ def test_opening_looks_at_each_document_a_few_times(
     cache: hr.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not once for each segment: both grow with the file."""
-    monkeypatch.setattr("headrace.interop.token_files.SEGMENT_TOKENS", 50)
     file = read_token_file(write_datatrove(tmp_path), np.dtype("<u2"))
     assert file.ends is not None
     monkeypatch.setattr(Counted, "elements", 0)
-    opened = TokenFileCache([replace(file, ends=file.ends.view(Counted))], cache.tokenizer)
+    with use_scale(replace(SMALL, token_segment_tokens=50)):
+        opened = TokenFileCache([replace(file, ends=file.ends.view(Counted))], cache.tokenizer)
     assert len(opened.segments) > 100
     assert Counted.elements <= 5 * len(ENDS)
     assert sum(opened.entry(number).num_documents for number in range(len(opened.segments))) == len(ENDS)

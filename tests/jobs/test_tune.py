@@ -1,4 +1,4 @@
-"""Tuning: what is taken and what is only told, from trials whose costs are known; and one that is real."""
+"""Tuning: what is taken and what is only reported, from trials whose costs are known; and one that is real."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_tune_apply_writes_a_config_that_trains(tmp_path: Path, command: Command
     assert code == 0, err
     assert "micro_batch_size" in text
     code, _, err = command("tune", *arguments, "--out", str(out))
-    assert (code, "--out goes with --apply" in err) == (2, True)
+    assert (code, "--out needs --apply" in err) == (2, True)
 
 
 def test_a_run_is_tuned_and_its_report_knows(tmp_path: Path, command: Command) -> None:
@@ -167,7 +167,7 @@ def test_a_run_is_tuned_and_its_report_knows(tmp_path: Path, command: Command) -
     config = tiny(tmp_path, **{**BAD, "run.processes": 2}).model_dump()
     (run / "config.json").write_text(json.dumps(config))
     code, _, err = command("tune", "corpus.txt", "--run", str(run))
-    assert (code, "nothing else but KEY=VALUE" in err) == (2, True)
+    assert (code, "give only KEY=VALUE" in err) == (2, True)
     code, text, err = command("tune", "--run", str(run), "training.threads=1", "--minutes", "0.1", "--json")
     assert code == 0, err
     measured = json.loads((run / "tune.json").read_text())

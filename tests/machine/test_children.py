@@ -93,12 +93,19 @@ def test_what_a_child_has_started_ends_with_it(tmp_path: Path) -> None:
     assert wait_until_gone(pids) == []
 
 
-def test_an_orphan_ends_with_what_it_has_started(tmp_path: Path) -> None:
+# Answers after its parent is gone, before the thread that notices this has acted.
+LATE_PARENT_OF_ONE = PARENT_OF_ONE.replace("    return", "    import time; time.sleep(0.3); return").replace(
+    "(answer)\n", "(answer, on_orphaned=lambda: [__import__('time').sleep(1), os.killpg(0, 9)])\n"
+)
+
+
+@pytest.mark.parametrize("parent_of_one", [PARENT_OF_ONE, LATE_PARENT_OF_ONE], ids=["at once", "answering late"])
+def test_an_orphan_ends_with_what_it_has_started(tmp_path: Path, parent_of_one: str) -> None:
     path = tmp_path / "pids"
     code = f"""
 import sys
 from headrace.machine.children import Child
-with Child([sys.executable, "-c", {PARENT_OF_ONE!r}]) as child:
+with Child([sys.executable, "-c", {parent_of_one!r}]) as child:
     child.ask({str(path)!r})
     child.answer()
 """

@@ -270,5 +270,5 @@ def test_sigterm_while_tokenising_ends_with_3(tmp_path: Path) -> None:
         _, said = child.communicate(timeout=60)
     assert child.returncode == 3
     assert "Traceback" not in said
-    assert said.endswith("error: stopped. What is sealed is kept: the same command goes on from there.\n")
+    assert said.endswith("error: stopped. Finished work is kept: run the same command again to continue.\n")
     assert not list(tmp_path.glob("cache/tmp/*"))

@@ -296,7 +296,7 @@ def test_a_signal_saves_and_says_how_to_go_on(corpus: Path, tmp_path: Path, kind
     child.send_signal(kind)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 3, err
-    assert "stopped and saved. Go on with: headrace train --resume" in err
+    assert "stopped and saved. Continue with: headrace train --resume" in err
     state = json.loads((tmp_path / "run" / "checkpoints" / "last" / "state.json").read_text())
     assert state["step"] == len(metrics.read_text().splitlines())
 

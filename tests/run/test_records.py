@@ -10,10 +10,12 @@ import shutil
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from headrace.errors import CheckpointError
 from headrace.report.read import read_run
 from headrace.run.directory import read_environment, read_record, read_steps
 from headrace.run.records import CheckpointState, Environment, Record, Run, StepRecord
@@ -21,6 +23,7 @@ from headrace.run.resume import read_checkpoint_state
 from headrace.stages import Stage
 from headrace.training.evaluate import Evaluation
 from headrace.training.loop import StepInfo
+from tests.run.tiny_run import change_state
 
 Command = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -119,6 +122,25 @@ def test_an_earlier_run_goes_on_with_its_cache(command: Command, before: Path) -
     assert {path: path.stat().st_mtime_ns for path in (before / "cache" / "shards").iterdir()} == shards
     assert [record.step for _, record in read_steps(before / "run" / "metrics.jsonl") if record] == [1, 2, 3, 4, 5, 6]
     assert command("generate", "run", "--max-tokens", 3)[0] == 0
+
+
+def test_generating_ignores_what_a_newer_version_says_beside_the_model(command: Command, before: Path) -> None:
+    checkpoint = (before / "run" / "checkpoints" / "last").resolve()
+
+    def from_the_future(state: dict[str, Any]) -> None:
+        state["config"]["training"]["future"] = state["config"]["data"]["future"] = state["config"]["future"] = {}
+        state["execution"] = {"precision": "float4"}
+        del state["position"]
+
+    change_state(checkpoint, from_the_future)
+    code, _, err = command("generate", checkpoint, "--max-tokens", 3)
+    assert code == 0, err
+    with pytest.raises(CheckpointError, match="of another version"):
+        read_checkpoint_state(checkpoint)
+    change_state(checkpoint, lambda state: state["config"]["model"].update(future=1))
+    code, _, err = command("generate", checkpoint, "--max-tokens", 3)
+    assert code == 1
+    assert "config.model.future" in err, "which may change what the weights compute"
 
 
 def field_docs(record: type[Record]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -16,7 +17,7 @@ from typing import Any
 import psutil
 
 from headrace.data.corpus.readers import Reader
-from headrace.data.corpus.segments import plan_segments
+from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.prepare import prepare
 from headrace.errors import ChildError, UsageError
@@ -150,7 +151,7 @@ def _write_text(path: Path, sources: Sequence[Source], nbytes: int) -> None:
     for document in _documents(sources, nbytes):
         lines += document.splitlines(keepends=True)
     if not lines:
-        raise UsageError("the corpus has no text")
+        raise UsageError("the corpus has no text: name files that have some")
     shuffle, written = random.Random(0).shuffle, 0
     with open(path, "wb") as file:
         while written < nbytes:  # the same lines again, in another order, if there is not enough text
@@ -162,11 +163,9 @@ def _write_text(path: Path, sources: Sequence[Source], nbytes: int) -> None:
 
 def _documents(sources: Sequence[Source], nbytes: int) -> Iterable[bytes]:
     """Yield documents until there are enough bytes of them."""
-    from collections import Counter
-
     reader, total = Reader(sources), 0
     try:
-        for segment in plan_segments(sources):
+        for segment in divide_corpus(sources):
             for chunk in reader.chunks(segment):
                 for part in chunk.parts:
                     for batch in part.documents(Counter()):

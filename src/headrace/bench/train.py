@@ -39,7 +39,7 @@ def bench_config(preset: str) -> Config:
     config = layers.build()
     if not config.model.vocab_size:
         raise UsageError(f"--preset {preset}: has no vocabulary size of its own; use one that has, such as wiki")
-    config.model.context = config.training.max_length
+    config.model.context = config.training.sequence_length
     return config
 
 
@@ -67,7 +67,7 @@ def bench_train(
             except ChildError as problem:
                 result.status, result.message = "failed", str(problem)
         peak_flops = max(peak_flops, measure_peak_flops())
-    flops = count(config.model, config.training.max_length).training_flops_per_token
+    flops = count(config.model, config.training.sequence_length).training_flops_per_token
     for name, result in results.items():
         if result.status == "ok":
             result.values = _summary(runs[name], flops, peak_flops)
@@ -92,7 +92,7 @@ def _write_job(corpus: Corpus, config: Config, num_steps: int) -> dict[str, Any]
         "heads": config.model.heads,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "batch_size": config.training.batch_size,
-        "sequence_length": config.training.max_length,
+        "sequence_length": config.training.sequence_length,
         "learning_rate": 3e-4,
         "num_steps": num_steps,
         "num_warmup_steps": NUM_WARMUP_STEPS,

@@ -20,16 +20,19 @@ CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CONFIG | CORPUS...] [KEY=VALUE...]", help="A config file, or text; then overrides."),
+    typer.Argument(
+        metavar="[CONFIG | CORPUS...] [KEY=VALUE...]",
+        help="A config file, or text to train on (files, folders, globs); then overrides such as training.seed=1.",
+    ),
 ]
-Preset = Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")]
+Preset = Annotated[str, typer.Option(help=f"A named configuration to start from: {', '.join(PRESETS)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 
 
 def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | None, fallback: str = "demo") -> Layers:
     """Return the layers of a configuration: default < preset < file < key=value.
 
-    `fallback` is the preset where nothing to learn from is given.
+    `fallback` is the preset to use when the arguments name no text to train on; empty: none.
     """
     layers = Layers()
     files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
@@ -47,7 +50,7 @@ def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | N
             display.err.print(f"{problem} Its configuration is taken from {checkpoint}.", markup=False)
         layers.add({"run.out": str(folder.resolve()), "run.resume": wanted}, "--resume")
     elif preset or not (files or corpus or any(text.startswith("data.sources=") for text in overrides)):
-        name = preset or fallback  # nothing to learn from was given: learn what is on this disk
+        name = preset or fallback  # without any text, the demo trains on what is on this disk
         if name and name not in PRESETS:
             raise UsageError(f"--preset {name}: no such preset. Presets: {', '.join(PRESETS)}")
         if name:

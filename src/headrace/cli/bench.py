@@ -1,11 +1,10 @@
-"""`headrace bench loaders | train | tokenize`: runs headrace and its peers, and prints tables and bars."""
+"""Commands `headrace bench loaders | train | tokenize`: headrace and its peers side by side, as tables and bars."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -13,54 +12,55 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.bench import loaders as bench_loaders
-from headrace.bench import tokenize as bench_tokenize
-from headrace.bench import train as bench_train
-from headrace.bench.peer import Result, bench_corpus, choose_peers
+from headrace.bench.loaders import LoaderOptions
+from headrace.bench.peer import Result
 from headrace.cli import display
 from headrace.cli.arguments import AsJson
-from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.errors import UsageError
-from headrace.machine.facts import environment
+from headrace.jobs.bench import Contest, bench_record, compare_loaders, compare_tokenizers, compare_trainers
 
 app = typer.Typer(
-    help="Compare headrace with its peers on the same bytes, in one run, as ratios.",
+    help="Compare headrace with its peers. All read the same bytes in one run, and speeds are shown as ratios.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
-Corpus = Annotated[list[str] | None, typer.Argument(help="Text. Default: the Python standard library on this disk.")]
-Only = Annotated[list[str] | None, typer.Option(help="Only peers with this in their name; may be repeated.")]
-Skip = Annotated[list[str] | None, typer.Option(help="Leave out peers with this in their name; may be repeated.")]
-Megabytes = Annotated[float, typer.Option(min=0.1, help="Size of the text that is made from the corpus, in MB.")]
-WIDTH = 160  # of tables that go into a file
+Corpus = Annotated[
+    list[str] | None, typer.Argument(help="Files, folders or globs of text. Default: the Python standard library.")
+]
+Only = Annotated[list[str] | None, typer.Option(help="Run only peers whose name contains this; may be repeated.")]
+Skip = Annotated[list[str] | None, typer.Option(help="Leave out peers whose name contains this; may be repeated.")]
+Megabytes = Annotated[
+    float, typer.Option(min=0.1, help="Megabytes of text to make from the corpus and use for every peer.")
+]
+WIDTH = 160  # characters of a table that goes into a file
 Column = tuple[str, Callable[[dict[str, Any]], str]]
 
 
 @app.command()
 def loaders(
     corpus: Corpus = None,
-    batch_size: Annotated[str, typer.Option(help="Rows per batch; several with commas are a sweep.")] = "512",
+    batch_size: Annotated[
+        str, typer.Option(help="Rows per batch; several sizes, such as 256,512, run one after the other.")
+    ] = "512",
     sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per row.")] = 256,
-    num_batches: Annotated[int, typer.Option(min=1, help="Batches to time, at least.")] = 100,
-    step_ms: Annotated[float, typer.Option(min=0, help="Duration of the simulated step for data wait.")] = 100.0,
+    num_batches: Annotated[int, typer.Option(min=1, help="Least number of batches to time.")] = 100,
+    step_ms: Annotated[
+        float, typer.Option(min=0, help="Milliseconds of the simulated training step that data wait is measured with.")
+    ] = 100.0,
     megabytes: Megabytes = 200.0,
     only: Only = None,
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare loaders: speed, first batch, data wait, processor time, memory, and reproducible order."""
-    peers = choose_peers(bench_loaders.PEERS, only or [], skip or [])
-    base = bench_loaders.LoaderOptions(sequence_length=sequence_length, num_batches=num_batches, step_ms=step_ms)
-    sizes = _sizes(batch_size)
-    sweep: dict[str, list[dict[str, Any]]] = {}
-    with bench_corpus(_sources(corpus), megabytes, "bpe:16000") as files:
-        for size in sizes:
-            options = replace(base, batch_size=size)
-            results = _follow(bench_loaders.bench_loaders(files, peers, options, _say))
-            _show(f"Loaders, {size} x {sequence_length} tokens a batch", results, LOADER_COLUMNS, "tokens_per_second")
-            sweep[str(size)] = [result.as_json() for result in results]
+    """Compare loaders of batches. Shows speed, first batch, data wait, processor time, memory and reproducibility."""
+    contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
+    options = LoaderOptions(sequence_length=sequence_length, num_batches=num_batches, step_ms=step_ms)
+    sweep: dict[str, list[Result]] = {}
+    for size, results in compare_loaders(contest, _sizes(batch_size), options):
+        _show(f"Loaders, {size} x {sequence_length} tokens a batch", results, LOADER_COLUMNS, "tokens_per_second")
+        sweep[str(size)] = results
     options_given = {
         "batch_size": batch_size,
         "sequence_length": sequence_length,
@@ -75,41 +75,40 @@ def loaders(
 def train(
     corpus: Corpus = None,
     preset: Annotated[
-        str, typer.Option(help="The preset whose size is trained; it must have a vocabulary size.")
+        str, typer.Option(help="The preset whose shape is trained; it must set a vocabulary size.")
     ] = "wiki",
     num_steps: Annotated[int, typer.Option(min=1, help="Steps to time in each run.")] = 2,
-    num_repeats: Annotated[int, typer.Option(min=1, help="Runs of each peer; they take turns.")] = 2,
+    num_repeats: Annotated[int, typer.Option(min=1, help="Runs of each peer; peers take turns.")] = 2,
     megabytes: Megabytes = 8.0,
     only: Only = None,
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare trainers on equal GPT-2s in float32: speed, share of the machine's peak, memory, and equal losses."""
-    peers = choose_peers(bench_train.PEERS, only or [], skip or [])
-    config = bench_train.bench_config(preset)
-    with bench_corpus(_sources(corpus), megabytes, f"bpe:{config.model.vocab_size}") as files:
-        results = bench_train.bench_train(files, peers, config, num_steps, num_repeats, _say)
+    """Compare trainers on equal GPT-2s. All use float32; shows speed, share of the peak, memory, and equal losses."""
+    contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
+    results = compare_trainers(contest, preset, num_steps, num_repeats)
     _show(f"Training, {preset} shape as GPT-2, float32", results, TRAIN_COLUMNS, "tokens_per_second")
     options = {"preset": preset, "num_steps": num_steps, "num_repeats": num_repeats, "megabytes": megabytes}
-    _finish("train", options, {preset: [result.as_json() for result in results]}, as_json)
+    _finish("train", options, {preset: results}, as_json)
 
 
 @app.command()
 def tokenize(
     corpus: Corpus = None,
-    vocabulary: Annotated[int, typer.Option(min=257, help="Size of the byte-level BPE that all of them use.")] = 16_000,
+    vocabulary: Annotated[
+        int, typer.Option(min=257, help="Vocabulary size of the byte-level BPE that all peers use.")
+    ] = 16_000,
     megabytes: Megabytes = 20.0,
     only: Only = None,
     skip: Skip = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare tokenizers on text in memory, with all cores; the ids are compared, too."""
-    peers = choose_peers(bench_tokenize.PEERS, only or [], skip or [])
-    with bench_corpus(_sources(corpus), megabytes, f"bpe:{vocabulary}") as files:
-        results = _follow(bench_tokenize.bench_tokenize(files, peers, _say))
+    """Compare tokenizers on text in memory. All cores are used; shows speed, memory, and whether ids are the same."""
+    contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
+    results = compare_tokenizers(contest, vocabulary)
     _show(f"Encoding, {vocabulary:,} tokens", results, TOKENIZE_COLUMNS, "megabytes_per_second")
     options = {"vocabulary": vocabulary, "megabytes": megabytes}
-    _finish("tokenize", options, {str(vocabulary): [result.as_json() for result in results]}, as_json)
+    _finish("tokenize", options, {str(vocabulary): results}, as_json)
 
 
 def _number(key: str, form: str, scale: float = 1.0) -> Callable[[dict[str, Any]], str]:
@@ -152,7 +151,7 @@ TOKENIZE_COLUMNS: list[Column] = [
 
 
 def _show(title: str, results: list[Result], columns: list[Column], measure: str) -> None:
-    """Print the table, what is missing or failed, and bars on a logarithmic scale."""
+    """Print the table, the peers that are missing or failed, and bars on a logarithmic scale."""
     table = Table("peer", "version", *(name for name, _ in columns), title=title, title_justify="left")
     table.columns[0].no_wrap = True
     for column in table.columns[2:]:
@@ -173,25 +172,12 @@ def _show(title: str, results: list[Result], columns: list[Column], measure: str
         for result in done:
             halves = round(8 * math.log2(result.values[measure] / least))
             display.out.print(f"{result.peer:>20} {'█' * (halves // 2)}{'▌' * (halves % 2)}", highlight=False)
-        display.out.print(f"{'':>20} [dim]four cells are twice as fast[/]")
-
-
-def _follow(results: Iterable[Result]) -> list[Result]:
-    seen = []
-    for result in results:
-        if result.status != "ok":
-            _say(result.peer, f"{result.status}: {result.message}")
-        seen.append(result)
-    return seen
+        display.out.print(f"{'':>20} [dim]a bar that is four cells longer is twice as fast[/]")
 
 
 def _say(peer: str, what: str) -> None:
     """Print one line per piece of work on stderr, with the time, so that whoever waits sees what is running."""
     display.err.print(f"{datetime.now():%H:%M:%S} {peer}: {escape(what)}", highlight=False)
-
-
-def _sources(paths: list[str] | None) -> list[Source]:
-    return as_sources(list(paths) if paths else standard_library())
 
 
 def _sizes(text: str) -> list[int]:
@@ -201,9 +187,6 @@ def _sizes(text: str) -> list[int]:
     return sizes
 
 
-def _finish(benchmark: str, options: dict[str, Any], results: dict[str, Any], as_json: bool) -> None:
+def _finish(benchmark: str, options: dict[str, Any], results: dict[str, list[Result]], as_json: bool) -> None:
     if as_json:
-        machine = environment()
-        typer.echo(
-            json.dumps({"benchmark": benchmark, "command_options": options, "results": results, "machine": machine})
-        )
+        typer.echo(json.dumps(bench_record(benchmark, options, results)))

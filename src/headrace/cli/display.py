@@ -41,11 +41,11 @@ def show_warning(message: str) -> None:
 
 
 class BuildDisplay:
-    """The progress of a build, and its rate."""
+    """The progress of tokenising and its rate; subclasses show it."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
-        self._building_s = 0.0  # when tokenising began: planning and learning a tokenizer come before
+        self._building_s = 0.0  # when tokenising began, after files were listed and a tokenizer was learned
         self._state: BuildState | None = None
         self._first_bytes = 0
 
@@ -75,7 +75,7 @@ class _Bar(BuildDisplay):
     def __init__(self, progress: Progress) -> None:
         super().__init__()
         self._progress = progress
-        self._task = progress.add_task("Planning", total=None, tokens="", rate="")
+        self._task = progress.add_task("Reading the corpus", total=None, tokens="", rate="")
 
     def update(self, state: BuildState) -> None:
         super().update(state)
@@ -116,7 +116,7 @@ class _BytesColumn(ProgressColumn):
 
 @contextmanager
 def build_progress() -> Iterator[BuildDisplay]:
-    """Show the progress of a build: a live bar in a terminal, a line every two seconds elsewhere."""
+    """Show the progress of tokenising: a live bar in a terminal, a line every two seconds elsewhere."""
     if not err.is_terminal:
         yield _Lines()
         return
@@ -130,7 +130,7 @@ def build_progress() -> Iterator[BuildDisplay]:
 
 @contextmanager
 def spinner(message: str) -> Iterator[Callable[[str], None]]:
-    """Show that something runs, and yield a function that shows what exactly it is doing."""
+    """Show what is going on, and yield a function that adds what is being done at the moment."""
     if not err.is_terminal:
         yield lambda text: err.print(f"{message}: {text}", markup=False, highlight=False)
         return
@@ -144,7 +144,7 @@ def show_description(facts: dict[str, Any]) -> None:
     out.print(f"[bold]{escape(facts['cache'])}[/]")
     out.print(
         f"  {facts['documents']:,} documents, {facts['tokens']:,} tokens from {human_bytes(facts['bytes'])} of text"
-        f" ({facts['bytes_per_token']:.2f} bytes a token)"
+        f" ({facts['bytes_per_token']:.2f} bytes per token)"
     )
     out.print(f"  tokenizer {escape(tokenizer['spec'])}: {tokenizer['vocab_size']:,} tokens")
     out.print(f"  {facts['shards']} sealed shard(s), {human_bytes(facts['stored_bytes'])} on disk")
@@ -167,13 +167,13 @@ def show_description(facts: dict[str, Any]) -> None:
 
 
 def show_notices(lines: Iterable[str], console: Console) -> None:
-    """Print what the user should know, although it is no error."""
+    """Print what the user should know although it is not an error, one line each."""
     for line in lines:
         console.print(f"  [yellow]noticed:[/] {escape(line)}")
 
 
 def notices(facts: dict[str, Any]) -> list[str]:
-    """Return a line for each oddity of a corpus and for each kind of file that is left out."""
+    """Return a line for each kind of oddity in a corpus, and for each kind of file that was left out."""
     odd = [f"{count:,} {NOTICED.get(kind, kind)}" for kind, count in facts["noticed"].items() if count]
     return odd + [f"{count:,} {reason}, left out" for reason, count in facts["skipped"].items()]
 
@@ -230,16 +230,16 @@ def show_run(run: dict[str, Any]) -> None:
     for source, loss in run["validation_loss_by_source"].items():
         out.print(f"    {escape(source)}: {'no validation text' if loss is None else f'{loss:.4f}'}")
     if run["skipped_steps"]:
-        out.print(f"  [yellow]{run['skipped_steps']} update(s) skipped: not finite[/]")
+        out.print(f"  [yellow]{run['skipped_steps']} update(s) skipped: the loss or gradient was not finite[/]")
     shares = break_down(run["seconds"])
     parts = ", ".join(f"{share.stage} {share.percent:.1f}%" for share in shares)
     out.print(f"  time {human_time(run['train_seconds'])}: {parts}")
     bottleneck = find_bottleneck(shares, run["percent_of_peak"], run["processor_taken_percent"])
     out.print(f"  bottleneck: {bottleneck.name} ({bottleneck.evidence})")
     out.print(
-        f"  {run['tokens_per_second']:,.0f} tokens/s over all,"
+        f"  {run['tokens_per_second']:,.0f} tokens/s overall,"
         f" {human_percent(run['percent_of_peak'])} of this machine's measured peak while training,"
-        f" {run['cpu_cores']:.1f} cores, {human_bytes(run['peak_memory_bytes'])} at most"
+        f" {run['cpu_cores']:.1f} cores busy, {human_bytes(run['peak_memory_bytes'])} of memory at most"
     )
     for name, key in (("before", "first_sample"), ("after", "last_sample")):
         if run[key]:

@@ -19,7 +19,7 @@ _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 @dataclass(frozen=True)
 class Key:
-    """What is documented of a configuration key."""
+    """The documentation of one configuration key."""
 
     name: str
     type: str
@@ -28,7 +28,7 @@ class Key:
 
 
 def is_key(name: str) -> bool:
-    """Check whether a name is a key, or another name of one."""
+    """Check whether a name is a configuration key or an alias of one."""
     return name in ALIASES or name in all_keys()
 
 

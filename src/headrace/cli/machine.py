@@ -1,4 +1,4 @@
-"""`headrace machine`: shows the hardware, and what it was measured to do."""
+"""Command `headrace machine`: the hardware of this machine and its measured rates."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from headrace.cli.arguments import AsJson
 from headrace.jobs.machine import machine as describe_machine
 from headrace.machine.contention import is_disturbed
 from headrace.machine.measure import BUSY_CORES
-from headrace.units import human_bytes
-
-UNKNOWN = "unknown"
+from headrace.units import UNKNOWN, human_bytes
 
 
 def machine(
@@ -32,7 +30,7 @@ def machine(
 
 
 def show_machine(facts: dict[str, Any]) -> None:
-    """Print what `machine --json` has, for a person."""
+    """Print the facts that `machine --json` has, as tables for people."""
     hardware, measured, disk = facts["hardware"], facts["measurements"], facts["disk"]
     caches = ", ".join(f"{name} {human_bytes(size)}" for name, size in hardware["caches_bytes"].items())
     free = human_bytes(facts["available_memory_bytes"])

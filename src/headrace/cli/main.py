@@ -47,7 +47,7 @@ app = typer.Typer(
 
 
 class Stopped(BaseException):
-    """A request to end this process: what is sealed stays, and the next start goes on from there."""
+    """A request to end this process; finished work stays, and the next start continues from it."""
 
 
 def _version(value: bool) -> None:
@@ -75,28 +75,30 @@ def prepare(
         list[str] | None,
         typer.Argument(
             metavar="[CORPUS...] [KEY=VALUE...]",
-            help="Files, folders or globs. Default: the Python standard library on this disk.",
+            help="Files, folders or globs of text. Default: the Python standard library on this disk.",
         ),
     ] = None,
-    tokenizer: Annotated[str, typer.Option(help=f"One of: {SPEC_HELP}.")] = DEFAULT_TOKENIZER,
+    tokenizer: Annotated[str, typer.Option(help=f"The tokenizer: {SPEC_HELP}.")] = DEFAULT_TOKENIZER,
     special_tokens_in_text: Annotated[SpecialTokensInText | None, _key("special_tokens_in_text")] = None,
-    out: Annotated[Path | None, typer.Option(help="The cache folder. Default: one in the user's cache.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The cache folder to write. Default: one in the user's cache.")
+    ] = None,
     document: Annotated[DocumentKind | None, _key("document")] = None,
     delimiter: Annotated[str | None, _key("delimiter")] = None,
     text_field: Annotated[str | None, _key("text_field")] = None,
     invalid_utf8: Annotated[InvalidUtf8 | None, _key("invalid_utf8")] = None,
     malformed_lines: Annotated[MalformedLines | None, _key("malformed_lines")] = None,
     max_expansion: Annotated[int | None, _key("max_expansion")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Tokenising threads. Default: one per core.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads that tokenise. Default: one per core.")] = None,
     memory_budget: Annotated[
         str | None, typer.Option(help="Memory for tokenising, such as 256MiB. Default: 1GiB.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tokenise a corpus into a cache. Run it again after a change, a kill or an error: only what is new is done.
+    """Tokenise a corpus into a cache. Run it again after a change or an interruption: only new text is tokenised.
 
-    What `headrace train` takes as data.KEY=VALUE about text, tokenizer and cache is taken here too, before the options.
-    `headrace config data.KEY` explains one of these keys.
+    The keys of `headrace train` about text, tokenizer and cache can be given here too, as data.KEY=VALUE; they go over
+    the options. `headrace config data.KEY` explains a key.
     """
     options = {
         "tokenizer": tokenizer,
@@ -128,20 +130,24 @@ def prepare(
 
 @app.command()
 def inspect(
-    cache_path: Annotated[Path, typer.Argument(metavar="CACHE", help="A cache folder.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Check every byte against its checksum.")] = False,
-    step: Annotated[int | None, typer.Option(min=0, help="Show where each row of this step comes from.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="With --step: sequences per batch.")] = 8,
+    cache_path: Annotated[Path, typer.Argument(metavar="CACHE", help="The folder of a token cache.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every byte with its checksum.")] = False,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Show which documents the batch of this step is made of.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="With --step: the batch size of the run.")] = 8,
     sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 256,
     seed: Annotated[int, typer.Option(help="With --step: the seed of the run.")] = 0,
     shuffle: Annotated[bool, typer.Option(help="With --step: whether the run shuffles.")] = True,
-    packing: Annotated[PackingName, typer.Option(help="How tokens become rows.")] = "stream",
-    split: Annotated[Part, typer.Option(help="With --step: the part of the corpus.")] = "all",
-    validation_fraction: Annotated[float, typer.Option(help="With --step: the fraction of the run.")] = 0.0,
-    weights: Annotated[str, typer.Option(help="With --step: mixture weights, such as 0.7,0.3.")] = "",
+    packing: Annotated[PackingName, typer.Option(help=describe_key("data.packing").meaning)] = "stream",
+    split: Annotated[Part, typer.Option(help="With --step: the part of the corpus that the batch is from.")] = "all",
+    validation_fraction: Annotated[
+        float, typer.Option(help="With --step: the share that the run keeps for validation.")
+    ] = 0.0,
+    weights: Annotated[str, typer.Option(help="With --step: weights of the sources, such as 0.7,0.3.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a cache holds, check it (--verify), or explain a batch (--step N)."""
+    """Show what a token cache holds. Or check it (--verify), or explain a batch made from it (--step N)."""
     cache = Cache.open(cache_path)
     result: dict[str, Any] = {"cache": str(cache_path)}
     if verify:
@@ -177,14 +183,14 @@ app.add_typer(bench.app, name="bench")
 
 
 def _data_config(arguments: list[str], options: dict[str, Any]) -> tuple[list[str], DataConfig]:
-    """Split the arguments of `prepare` into paths and data.KEY=VALUE, which go over the options."""
+    """Split the arguments of `prepare` into paths and data.KEY=VALUE, and return the latter on top of the options."""
     given = Layers()
     for text in filter(is_override, arguments):
         key, value = parse_override(text)
         given.add({key: value}, text)
     for key in given.values:
         if key.removeprefix("data.") not in PREPARE_KEYS:
-            raise UsageError(f"{key}: not for prepare, which takes data.{', data.'.join(PREPARE_KEYS)}")
+            raise UsageError(f"{key}: prepare does not use this key. It takes data.{', data.'.join(PREPARE_KEYS)}")
     for name, value in options.items():
         if f"data.{name}" not in given.values:
             given.add({f"data.{name}": value}, f"--{name.replace('_', '-')}")
@@ -209,7 +215,7 @@ def _stop() -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Run the command line: user errors become one line and an exit code; a traceback means a bug of ours."""
+    """Run the command line. A user's error becomes one line and an exit code; a traceback means a bug of headrace."""
     steady_streams()
     on_stop_signals(_stop)
     end_with_starter()
@@ -220,7 +226,7 @@ def main() -> NoReturn:
         code = code or 1
     if code == EXIT_STOPPED and threading.active_count() > 1:
         sys.stderr.flush()
-        os._exit(code)  # what these threads are in the middle of need not be waited for
+        os._exit(code)  # do not wait for what these threads are doing
     sys.exit(code)
 
 
@@ -235,6 +241,6 @@ def _run() -> int:
         return problem.exit_code
     except Stopped:
         if os.environ.get("RANK", "0") == "0":
-            display.show_error("stopped. What is sealed is kept: the same command goes on from there.")
+            display.show_error("stopped. Finished work is kept: run the same command again to continue.")
         return EXIT_STOPPED
     return 0

@@ -1,4 +1,4 @@
-"""`headrace plan`: predicts what a run will cost, or proposes what to run in a given time."""
+"""Command `headrace plan`: a prediction of what a run will cost, or a proposal of what to run in a given time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from headrace.cli import display
 from headrace.cli.arguments import Arguments, AsJson, Preset, gather
 from headrace.errors import UsageError
-from headrace.instruments.prediction import Plan
+from headrace.instruments.plan import Plan
 from headrace.instruments.proposal import Proposal
 from headrace.instruments.short_run import ShortRun
 from headrace.jobs.plan import plan as make_plan
@@ -29,23 +29,24 @@ def plan(
     arguments: Arguments = None,
     preset: Preset = "",
     minutes: Annotated[
-        float | None, typer.Option(min=0.05, help="Propose the config that should reach the lowest loss in this time.")
+        float | None,
+        typer.Option(min=0.05, help="Propose the config that should reach the lowest loss in this many minutes."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help=f"With --minutes: the config file to write. Default: {DEFAULT_OUT}.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict speed, time, memory and disk of a run; or, with --minutes, propose one for a time and a corpus.
+    """Predict what a run will cost. It shows speed, time, memory and disk; with --minutes, it proposes a run instead.
 
-    A prediction takes a rehearsal of a few seconds. A proposal takes several short runs: a fifth of the minutes, and at
-    most two and a half. What KEY=VALUE or a config sets is kept.
+    A prediction rehearses the run for a few seconds. A proposal trains several short runs, which together take a fifth
+    of the minutes, and at most two and a half. It keeps every value that a config or KEY=VALUE sets.
     """
     if minutes is not None:
         _propose(gather(arguments or [], preset, None, None, fallback=""), minutes, out or DEFAULT_OUT, as_json)
         return
     if out is not None:
-        raise UsageError("--out goes with --minutes: without, nothing is written.")
+        raise UsageError("--out needs --minutes: a prediction writes no file.")
     config = gather(arguments or [], preset, None, None).build()
     with display.spinner("Rehearsing"):
         result = make_plan(config)
@@ -69,7 +70,7 @@ def _shape(config: Config) -> str:
     model, training = config.model, config.training
     return (
         f"{model.num_layers} layers of {model.d_model}, {config.data.tokenizer}, batches of {training.batch_size} x"
-        f" {training.max_length}"
+        f" {training.sequence_length}"
     )
 
 
@@ -97,10 +98,10 @@ def show_plan(plan: Plan) -> None:
     speed = "unknown" if plan.tokens_per_second is None else f"{plan.tokens_per_second:,.0f} tokens/s"
     epoch, total = (("unknown" if s is None else human_time(s)) for s in (plan.epoch_s, plan.total_s))
     steps = "" if plan.total_steps is None else f" for {plan.total_steps:,} steps"
-    display.out.print(f"[bold]{speed}[/] predicted: {seconds} a step, {epoch} an epoch, {total}{steps} in all")
+    display.out.print(f"[bold]{speed}[/] predicted: {seconds} per step, {epoch} per epoch, {total}{steps} in total")
     if plan.evaluation_s:
         display.out.print(
-            f"  evaluations are in it, {human_time(plan.evaluation_s)} each; samples and checkpoints are not"
+            f"  this includes evaluations of {human_time(plan.evaluation_s)} each, but no samples and checkpoints"
         )
     execution = plan.execution
     kernel = "oneDNN" if execution.matmul == "onednn" else "default kernels"

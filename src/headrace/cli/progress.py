@@ -27,7 +27,7 @@ CURVE = "▁▂▃▄▅▆▇█"
 
 
 def curve(values: list[float], width: int = 40) -> str:
-    """Return a small picture of a series.
+    """Return a small chart of a series, one character per point.
 
     >>> curve([3.0, 2.0, 1.0])
     '█▅▁'
@@ -46,7 +46,7 @@ def _validation(loss: float | None, bits_per_byte: float | None, text: str = "")
 
 
 def corpus_line(facts: dict[str, Any]) -> str:
-    """Describe the corpus of a run in one line; what is not known yet is estimated or left out."""
+    """Describe the corpus of a run in one line; a count that is not known yet is estimated or left out."""
     about = "" if facts["is_complete"] else "about "
     parts = [f"{facts['files']:,} file(s)", human_bytes(facts["bytes"])]
     if facts["documents"] is not None:
@@ -61,7 +61,7 @@ def corpus_line(facts: dict[str, Any]) -> str:
 
 
 class TrainingDisplay:
-    """Follows the steps of a run."""
+    """The display of a run while it trains: a live screen in a terminal, else a line every few seconds."""
 
     def __init__(self, pretraining: Pretraining) -> None:
         self._pretraining = pretraining
@@ -91,7 +91,7 @@ class TrainingDisplay:
         return self
 
     def _show_corpus(self) -> None:
-        """Say what is trained on: before the first step, and once more when all of it is tokenised."""
+        """Print what the run trains on: before the first step, and again when the whole corpus is tokenised."""
         facts = self._pretraining.corpus()
         self._has_shown_all = facts["is_complete"]
         err.print(corpus_line(facts), markup=False)
@@ -128,6 +128,7 @@ class TrainingDisplay:
             err.print(self._line(info), markup=False)
 
     def _facts(self, info: StepInfo) -> dict[str, str]:
+        """Return the figures of a step as they are shown, by name."""
         run = self._pretraining.run
         left = info.elapsed_s * (1 - info.progress) / max(info.progress, 1e-9)
         wait = run.data_wait_percent

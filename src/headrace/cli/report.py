@@ -1,4 +1,4 @@
-"""`headrace report`: writes a page about one run, or several overlaid."""
+"""Command `headrace report`: a page about one run, or about several overlaid."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from headrace.jobs.report import write_report
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are overlaid.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are shown in one page.")
+    ],
     markdown: Annotated[bool, typer.Option("--markdown", help="Write Markdown instead of HTML.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="The file to write. Default: report.html or report.md in the first run.")
+        Path | None,
+        typer.Option(help="The file to write. Default: report.html (or report.md) in the first run directory."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page on a run: where the time and the memory went, and what would make it faster."""
+    """Write a page about a run. It shows where time and memory went, and what would make the run faster."""
     path = write_report(runs, markdown, out)
     display.out.print(f"{escape(str(path))}")
     if as_json:

@@ -1,4 +1,4 @@
-"""`headrace scale`: measures the speedup of more cores, by threads and by processes."""
+"""Command `headrace scale`: the measured speedup of more cores, by threads and by processes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from headrace.machine.contention import is_disturbed
 from headrace.run.remembered_scaling import Scaling
 from headrace.units import human_bytes
 
-HEADINGS = ("", "tokens/s", "times", "expected", "efficiency", "memory", "cores", "waiting")
+HEADINGS = ("", "tokens/s", "speedup", "expected", "efficiency", "memory", "cores", "waiting")
 PLOT_WIDTH = 40
 
 
 def scale(
     arguments: Arguments = None,
     preset: Preset = "",
-    cores: Annotated[int, typer.Option(min=0, show_default=False, help="The most cores to try. Default: all.")] = 0,
+    cores: Annotated[
+        int, typer.Option(min=0, show_default=False, help="The largest number of cores to try. Default: all.")
+    ] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Updates per measurement.")] = 2,
-    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each way; they take turns.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each combination of processes and threads.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Measure an update on 1 to all cores, by threads and by processes; `run.processes=auto` uses the result."""
+    """Measure the speedup of more cores. It is measured by threads and by processes; `run.processes=auto` uses it."""
     config = gather(arguments or [], preset, None, None).build()
     with display.spinner(f"Measuring threads and processes, {repeats} times each"):
         result = measure(config, cores, steps, repeats)
@@ -39,7 +41,7 @@ def scale(
 
 
 def show_scaling(result: Scaling) -> None:
-    """Print a table, bars, and the best way."""
+    """Print a table, bars, and the fastest combination of processes and threads."""
     table = Table(box=None, padding=(0, 1))
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
@@ -64,10 +66,15 @@ def show_scaling(result: Scaling) -> None:
         bar = "█" * round(PLOT_WIDTH * way.tokens_per_second / best.tokens_per_second)
         display.out.print(f"{_name(Way(way.processes, way.threads)):>24} [cyan]{bar}[/]")
     display.out.print(f"[bold]best:[/] {_name(Way(best.processes, best.threads))}")
-    display.out.print("[dim]times: one core; memory: per worker; cores: processor time used; waiting: for gradients[/]")
+    display.out.print(
+        "[dim]speedup: over one core; memory: of each process; cores: processor time over wall time; waiting: share of"
+        " the time spent waiting for gradients[/]"
+    )
     if result.all_reduce_bytes_per_second is not None:
         rate = human_bytes(result.all_reduce_bytes_per_second)
-        display.out.print(f"[dim]gradients travel at {rate}/s; expected from that and the update on one core[/]")
+        display.out.print(
+            f"[dim]expected: computed from the update on one core and from averaging gradients at {rate}/s[/]"
+        )
 
 
 def _name(way: Way) -> str:

@@ -1,4 +1,4 @@
-"""Standard output and error that never end a command: not when they are closed, full, or know few characters."""
+"""Standard output and error that never end a command, even if they are closed, full, or lack a character."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 class _SteadyFile(io.RawIOBase):
-    """The file behind a stream. Once it cannot be written, output is dropped and the reason is kept."""
+    """The file behind a stream. After a write has failed, the reason is kept and all further output is dropped."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -31,7 +31,7 @@ class _SteadyFile(io.RawIOBase):
         while self.problem is None:
             try:
                 return os.write(self._descriptor, data)
-            except BlockingIOError:  # whoever shares the terminal made it so
+            except BlockingIOError:  # a program that shares the terminal has made it non-blocking
                 select.select([], [self._descriptor], [])
             except OSError as problem:
                 self.problem = problem
@@ -42,7 +42,7 @@ _files: dict[str, _SteadyFile] = {}
 
 
 def _show_instead(problem: UnicodeError) -> tuple[str, int]:
-    """Show a question mark for a character that a terminal lacks, and a byte of a path that is not text as \\xNN."""
+    """Replace a character that the terminal lacks by a question mark, and a byte that is not text by \\xNN."""
     assert isinstance(problem, UnicodeEncodeError)
     unknown = problem.object[problem.start : problem.end]
     return "".join(f"\\x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else "?" for c in unknown), problem.end
@@ -53,7 +53,7 @@ codecs.register_error(SHOW_INSTEAD, _show_instead)
 
 
 def steady_streams() -> None:
-    """Make sys.stdout and sys.stderr such streams; one that somebody has replaced only copes with characters."""
+    """Replace sys.stdout and sys.stderr by such streams; of a replaced one only the encoding is made safe."""
     _occupy_standard_descriptors()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream: TextIO | None = getattr(sys, name)
@@ -72,7 +72,7 @@ def steady_streams() -> None:
 
 
 def lost_output() -> OSError | None:
-    """Return why results did not reach standard output; None if they did, or if their reader has gone away."""
+    """Return why results did not reach standard output; None if they did, or if the reader closed the pipe."""
     if "stdout" not in _files:
         return None
     sys.stdout.flush()
@@ -81,7 +81,7 @@ def lost_output() -> OSError | None:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Put the null device where a standard stream is closed, or the next file that is opened would take its place."""
+    """Open the null device for each closed standard stream; the next file to be opened would take its place."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

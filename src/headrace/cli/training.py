@@ -1,4 +1,4 @@
-"""Commands `headrace train`, `generate` and `config`: arguments in, jobs run, results shown."""
+"""Commands `headrace train`, `generate` and `config`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from headrace.run.pretraining import Pretraining
 def train(
     arguments: Arguments = None,
     preset: Preset = "",
-    out: Annotated[Path | None, typer.Option(help="The run directory. Default: runs/ and the time.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory to write. Default: runs/ and the time.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Continue this run, or this checkpoint of it, exactly where it was.")
+        Path | None, typer.Option(help="Continue this run, or from this checkpoint of a run, exactly where it was.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Start even where memory is predicted to run out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start even if memory is predicted to run out.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model. With nothing given, learns the Python standard library on this disk for two minutes."""
+    """Train a model. Without arguments, it learns the Python standard library on this disk for two minutes."""
     layers = gather(arguments or [], preset, out, resume)
     if force:
         layers.add({"run.force": True}, "--force")
@@ -51,7 +51,7 @@ def train(
         raise typer.Exit(launch(num_processes, sys.argv[1:]))
     stop = _StopRequest()
     with Pretraining(config, stop.is_set) as pretraining:
-        stop.listen()  # not before: until here there is nothing to save
+        stop.listen()  # only now, since before this there is nothing to save
         is_main = pretraining.group.is_main
         if pretraining.finished and is_main:
             display.err.print(pretraining.finished, markup=False)
@@ -63,7 +63,7 @@ def train(
         if as_json:
             typer.echo(json.dumps(run.as_json()))
         if run.was_stopped:
-            display.err.print(f"stopped and saved. Go on with: headrace train --resume {run.folder}")
+            display.err.print(f"stopped and saved. Continue with: headrace train --resume {run.folder}")
     if run.was_stopped:
         raise typer.Exit(EXIT_STOPPED)
 
@@ -86,19 +86,25 @@ class _StopRequest:
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory or a checkpoint.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a checkpoint in one.")],
     prompt: Annotated[
-        list[str] | None, typer.Option(help="What the text begins with. Given several times, each is continued.")
+        list[str] | None, typer.Option(help="The text to continue; repeat the option for several prompts.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token each time.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Only among the k likeliest; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Only among the likeliest up to this probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")] = 0,
-    num_samples: Annotated[int, typer.Option(min=1, help="How many texts for each prompt, made together.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate for each text.")] = 200,
+    temperature: Annotated[
+        float, typer.Option(help="Randomness of the draws; 0 always takes the likeliest token.")
+    ] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens; 0: from all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the likeliest tokens that together reach this probability.")
+    ] = 1.0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Seed of the draws; the same seed gives the same text.")
+    ] = 0,
+    num_samples: Annotated[int, typer.Option(min=1, help="Number of texts to generate for each prompt.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Write text with a trained model."""
+    """Generate text with a trained model."""
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, num_samples)
     prompts = prompt or [""]
     model = load_model(run)
@@ -113,7 +119,7 @@ def generate(
 
 
 def _continue(model: tuple[Network, Tokenizer], prompt: str, sampling: Sampling, is_shown: bool) -> list[str]:
-    """Return the samples that begin with a prompt; a single one is shown while it is made."""
+    """Return samples that continue a prompt; a single one is printed while it is generated."""
     texts = [prompt] * sampling.num_samples
     streams = is_shown and sampling.num_samples == 1
     if streams:
@@ -133,9 +139,9 @@ def config(
     preset: Preset = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show the resolved configuration, and where each value came from; of keys alone, what they mean.
+    """Show the resolved configuration. Every value comes with where it came from.
 
-    `headrace config training.batch_size` shows the type, the default and the meaning of that key.
+    `headrace config training.batch_size` explains that key instead: its type, its default and its meaning.
     """
     keys = [describe_key(text) for text in arguments or [] if is_key(text)]
     if keys and len(keys) == len(arguments or []):

@@ -1,4 +1,4 @@
-"""`headrace tune`: measures what would make a run faster."""
+"""Command `headrace tune`: measurements of what would make a run faster."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def tune(
     preset: Preset = "",
     run: Annotated[
         Path | None,
-        typer.Option(help="Tune the configuration of this run, with KEY=VALUE on top; its report will show the gains."),
+        typer.Option(help="Tune the configuration of this run, plus KEY=VALUE; its report will show the gains."),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time for trials.")] = DEFAULT_MINUTES,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Minutes to spend on trials.")] = DEFAULT_MINUTES,
     apply: Annotated[
         bool, typer.Option("--apply", help="Write the fastest configuration that trains the same model.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help=f"With --apply: the file to write. Default: {DEFAULT_OUT}.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try what could make a run faster, by short trials that take turns; print measured gains."""
+    """Measure what would make a run faster. Changes are tried one by one, in short trials that take turns."""
     if out is not None and not apply:
-        raise UsageError("--out goes with --apply: without, nothing is written.")
+        raise UsageError("--out needs --apply: without it no file is written.")
     out = out or DEFAULT_OUT
     layers = gather(arguments or [], preset, None, None) if run is None else _of_run(run, arguments or [], preset)
     if apply:
@@ -49,7 +49,7 @@ def tune(
         result = run_trials(layers.build(), minutes, show)
     show_tuning(result)
     if result.gain.percent and not apply:
-        display.out.print("--apply writes the configuration with the marked ones")
+        display.out.print("To write the configuration with the marked changes, add --apply.")
     if apply:
         write_tuned(out, result)
         display.out.print(f"written: {escape(str(out))}. Train it with: headrace train {escape(str(out))}")
@@ -60,9 +60,9 @@ def tune(
 
 
 def _of_run(run: Path, arguments: list[str], preset: str) -> Layers:
-    """Return the configuration of a run, set to one process: only that can be tuned."""
+    """Return the configuration of a run, set to one process, since only one can be tuned."""
     if preset or any("=" not in text for text in arguments):
-        raise UsageError("--run: the configuration is the run's; give nothing else but KEY=VALUE")
+        raise UsageError("--run takes the configuration of the run: give only KEY=VALUE besides it")
     layers = Layers()
     layers.add({**read_run_config(run), "run": {"processes": 1}}, f"{run}/config.json")
     for text in arguments:
@@ -81,7 +81,7 @@ def show_tuning(result: Tuning) -> None:
     table.add_column("")
     for changes_result, heading in (
         (False, "trains the same model"),
-        (True, "would train another model: never applied"),
+        (True, "would train a different model: never applied"),
     ):
         table.add_row("", f"[bold]{heading}[/]")
         for finding in result.findings:
@@ -92,15 +92,15 @@ def show_tuning(result: Tuning) -> None:
     if result.gain.percent:
         display.out.print(
             f"[bold]{speed:,.0f} → {tuned:,.0f} tokens/s[/] ({result.gain.percent:+.1f}% ±"
-            f" {result.gain.spread_percent:.1f}) with the marked ones, each measured on top of those above it;"
+            f" {result.gain.spread_percent:.1f}) with the marked changes, each measured on top of those above it;"
             f" peak memory {human_bytes(result.peak_bytes)}"
         )
     else:
-        display.out.print(f"[bold]{speed:,.0f} tokens/s[/]: nothing that leaves the result alone is clearly faster")
+        display.out.print(f"[bold]{speed:,.0f} tokens/s[/]: no change that trains the same model is clearly faster")
     best = "not measured" if result.best_batch_size is None else result.best_batch_size
     display.out.print(
-        f"best batch size within memory: {best}. {result.seconds:.0f} s of trials; a gain is in tokens/s, and ± is how"
-        " far a second measurement may be off."
+        f"best batch size within memory: {best}. Trials took {result.seconds:.0f} s. Gains are in tokens/s; ± is how"
+        " far a second measurement may differ."
     )
 
 

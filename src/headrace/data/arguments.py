@@ -34,7 +34,7 @@ def check_arguments(batch_size: int, sequence_length: int, rank: int, world_size
 
 
 def source_weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
-    """Return the weights of the sources: those given, or else their own; None: all text is one stream."""
+    """Return the weights of the sources: the given ones, else the sources' own; None if all text is one stream."""
     if given is None:
         own = [source.weight for source in cache.sources]
         return [weight for weight in own if weight is not None] if all(own) else None
@@ -54,7 +54,7 @@ def queue_limit(rows: int, row_bytes: int, options: LoaderOptions) -> int:
     limit = max(2, min(MAX_QUEUED_BATCHES, MAX_QUEUED_BYTES // batch_bytes)) if prefetch == "auto" else int(prefetch)
     if max_sequences is not None:
         if max_sequences < rows:
-            raise UsageError(f"max_sequences_in_memory {max_sequences} does not hold one batch of {rows} sequences")
+            raise UsageError(f"max_sequences_in_memory {max_sequences} does not hold one batch; use at least {rows}")
         limit = min(limit, max_sequences // rows)
     if memory_budget is not None:
         # Half for what is ready, the other half for what is being made and tokenised.

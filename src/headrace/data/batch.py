@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.order.mixture import Mixture
-from headrace.data.order.stream import Extent, RowBatch, Rows, Stream
+from headrace.data.order.rows import Extent, RowBatch, Rows
+from headrace.data.order.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,14 @@ class Batch:
         return int(rows) * row_bytes(int(length), self.inputs.dtype, self.documents is not None)
 
     def rows(self, rows: slice) -> Batch:
-        """Return a batch of some of its rows."""
+        """Return a batch that has only these rows."""
         documents = None if self.documents is None else self.documents[rows]
         mask = None if self.mask is None else self.mask[rows]
         return Batch(self.step, self.inputs[rows], self.targets[rows], documents, mask)
 
 
 def as_batch(step: int, rows: RowBatch, length: int) -> Batch:
-    """Name the inputs and targets of rows of tokens."""
+    """Return rows of tokens as a batch, divided into inputs and targets."""
     return Batch(step, rows.tokens[:, :length], rows.tokens[:, -length:], rows.documents, rows.mask)
 
 

@@ -22,9 +22,9 @@ class LoaderOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     packing: PackingName = "stream"
-    """Rows are windows over the token stream, or whole documents packed together."""
+    """How tokens become rows: stream cuts windows from the stream of all tokens, document packs whole documents."""
     shuffle: bool = True
-    """Whether rows come in random order; without, in the order of the corpus."""
+    """Whether rows come in random order; if not, in the order of the corpus."""
     num_workers: int = Field(default=2, ge=0, le=1024)
     """Threads that make batches."""
     prefetch_batches: Annotated[int, Field(ge=0, le=MAX_PREFETCH_BATCHES)] | Literal["auto"] = "auto"
@@ -32,9 +32,9 @@ class LoaderOptions(BaseModel):
     queue_capacity: int | None = Field(default=None, ge=0, le=MAX_PREFETCH_BATCHES)
     """Another name of prefetch_batches."""
     max_sequences_in_memory: int | None = Field(default=None, ge=1, le=1 << 40)
-    """Bound on what is buffered, in sequences."""
+    """Bound on the batches that are buffered, in sequences."""
     memory_budget: Size = None
-    """Bound on what is buffered and, in one process, used for tokenising while training, such as 256MiB."""
+    """Bound on the memory of buffered batches and, in one process, of tokenising while training, such as 256MiB."""
     special_tokens_in_text: SpecialTokensInText = "ordinary"
     """What a special token spelled out in a document, such as <|endoftext|>, becomes: ordinary text, or that token."""
 
@@ -72,7 +72,7 @@ Sources = Annotated[list[str | dict[str, Any]], BeforeValidator(_as_list)]
 
 
 class DataConfig(LoaderOptions, SourceOptions):
-    """The `data` section. Options of a source are for all sources that do not set them themselves."""
+    """The `data` section. Options of a source that are set here hold for all sources that do not set them."""
 
     model_config = ConfigDict(validate_assignment=True, allow_inf_nan=False)
 
@@ -83,9 +83,9 @@ class DataConfig(LoaderOptions, SourceOptions):
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)
     """Share of the corpus that is kept for validation."""
     validation_sources: Sources = Field(default_factory=list)
-    """Sources to validate on instead."""
+    """Sources to validate on, instead of a share of the corpus."""
     cache_dir: str = ""
-    """Where the tokens go; empty: a folder of the user's cache."""
+    """Folder of the token cache; empty: one in the user's cache."""
 
     @model_validator(mode="before")
     @classmethod
@@ -100,14 +100,14 @@ class DataConfig(LoaderOptions, SourceOptions):
         return {name: getattr(self, name) for name in LoaderOptions.model_fields}
 
     def apply_options(self, sources: list[Source]) -> list[Source]:
-        """Return the sources, each with the options that are set here and not by itself."""
+        """Return the sources with the options of this section, where a source does not set its own."""
         options = {name: getattr(self, name) for name in SOURCE_OPTIONS if name in self.model_fields_set}
         if not options:
             return sources
         completed = []
         for source in sources:
             own = source.model_dump(exclude_unset=True)
-            # A delimiter belongs to a way of cutting: who chose another has no use for it.
+            # A delimiter belongs to document=delimiter: a source with another way of cutting has no use for it.
             mine = {name: value for name, value in options.items() if name != "delimiter" or "document" not in own}
             completed.append(Source.model_validate({**mine, **own}))
         return completed

@@ -7,54 +7,30 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
-
-from headrace.data.arguments import check_arguments, queue_limit, source_weights, whole
-from headrace.data.batch import Assembler, Batch, row_bytes
+from headrace.data.arguments import check_arguments, queue_limit, whole
+from headrace.data.batch import Batch, row_bytes
+from headrace.data.batch_order import BatchOrder
 from headrace.data.cache.build import Builder
 from headrace.data.config import DEFAULTS, LoaderOptions
-from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import as_sources
+from headrace.data.counters import Counters
 from headrace.data.explain.ledger import Ledger, pass_ledger
 from headrace.data.explain.trace import RowTrace, Tracer
 from headrace.data.making import Transform, make_batches
-from headrace.data.order.mixture import Mixture
-from headrace.data.order.packing import DocumentPacking, PackingName
-from headrace.data.order.split import Part, Split
-from headrace.data.order.stream import Packing, Stream
-from headrace.data.order.windows import WindowPacking
+from headrace.data.order.packing import PackingName
+from headrace.data.order.split import Part
 from headrace.data.prefetch import Inline, Prefetcher, make_queue
 from headrace.data.prepare import open_or_build
-from headrace.data.sample import Sample, Sampler
+from headrace.data.sample import Sample
 from headrace.data.state import StateKeeper
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
 from headrace.errors import UsageError
-from headrace.files import digest
-
-
-@dataclass
-class Counters:
-    """Totals of what a loader has done. `wait` is the time that the consumer really stood still for a batch."""
-
-    batches: int = 0
-    tokens: int = 0
-    wait_s: float = 0.0
-    last_wait_s: float = 0.0
-    elapsed_s: float = 0.0
-    wait_percent: float = 0.0
-    queue_depth: int = 0
-    """Batches that are ready."""
-    queue_limit: int = 0
-    """Batches that may be ready; grows by itself with `prefetch_batches: auto`."""
-    bytes_held: int = 0
-    worker_cpu_s: float = 0.0
-    """Processor time of the workers, tokenising included."""
 
 
 class Loader:
@@ -66,7 +42,8 @@ class Loader:
 
     The first argument is a cache (an object or its folder), or raw text: paths, globs, `Source`s. Raw text is tokenised
     while it is served, into a cache that makes the next start instant; the batches are the same either way, and the
-    same for any number of workers, any prefetch depth, and (put together) any number of ranks.
+    same for any number of workers, any prefetch depth, and (put together) any number of ranks. docs/data.md lists all
+    arguments; data/config.py explains the options among them.
     """
 
     def __init__(
@@ -108,52 +85,51 @@ class Loader:
         rank, world_size = whole(rank), whole(world_size)
         check_arguments(batch_size, sequence_length, rank, world_size)
         if weights is not None and isinstance(cache_or_sources, (list, tuple)):
-            cache_or_sources = as_sources(cache_or_sources, apart=True)  # a weight is a source's
+            cache_or_sources = as_sources(cache_or_sources, apart=True)  # one source per path: each has a weight
         self.cache, self._builder = open_or_build(cache_or_sources, tokenizer, cache_dir, options)
         self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
         self.rank, self.world_size = rank, world_size
         self.row_bytes = row_bytes(sequence_length, self.cache.dtype, packing == "document")
         try:
-            weights = source_weights(self.cache, weights)
-            make_packing = WindowPacking if packing == "stream" else DocumentPacking
-            part = Split(self.cache, split, validation_fraction)
-            self._sampler = Sampler(self.cache, part, make_packing, sequence_length, weights)
-            self._streams = self._make_streams(weights, shuffle, make_packing, part)
-            mixture = Mixture(weights, seed) if weights else None
-            self._assembler = Assembler(self._streams, mixture, batch_size, sequence_length, rank, world_size)
-            order = self._build_order()
-            identity = {
-                "corpus": self.cache.corpus_hash,
-                "tokenizer": self.cache.tokenizer.hash[:16],
-                "sequence_length": sequence_length,
-                "batch_size": batch_size,
-                "seed": seed,
-                "shuffle": shuffle,
-                "packing": packing,
-                "split": f"{split} {validation_fraction:g}",
-                "mixture": digest(repr(weights))[:8] if weights else "",
-            }
-            self._states = StateKeeper(self.cache, identity, order)
-            make = make_batches(self.cache, self._assembler, transform, seed, rank)
-            limit = queue_limit(batch_size // world_size, self.row_bytes, options)
-            if self._builder is not None:
-                self._builder.set_order(order)
-                self._builder.start()
-            self._skip: tuple[str, ...] = ()
-            self._set_skip(skip)  # names can only be looked up in what is tokenised
-            self._queue = make_queue(make, options.num_workers, options.depth, limit)
+            self._order = BatchOrder(
+                self.cache,
+                batch_size,
+                sequence_length,
+                seed,
+                rank=rank,
+                world_size=world_size,
+                shuffle=shuffle,
+                packing=packing,
+                split=split,
+                validation_fraction=validation_fraction,
+                weights=weights,
+            )
+            self._states = StateKeeper(self.cache, self._order.identity, self._order.segments)
+            self._queue = self._start(options, transform, skip)
         except BaseException:
             if self._builder is not None:
                 self._builder.close()
             raise
         self._counters = Counters()
         self._step = 0
-        self._began_s: float | None = None
-        self._has_said = False
-        self._taking = threading.RLock()
+        self._first_asked_s: float | None = None
+        self._has_raised_failure = False
+        self._take_lock = threading.RLock()
         self._process = os.getpid()
-        # Threads end even when nobody closes the loader. The finalizer must not refer to it.
+        # Ends the threads even if nobody closes the loader. It must not refer to the loader, which would then never be
+        # collected.
         self._finalizer = weakref.finalize(self, _close, self._queue, self._builder, self._process)
+
+    def _start(self, options: LoaderOptions, transform: Transform | None, skip: Sequence[str]) -> Inline | Prefetcher:
+        """Start tokenising, if that is needed, and return the queue whose workers make the batches."""
+        make = make_batches(self.cache, self._order.assembler, transform, self.seed, self.rank)
+        limit = queue_limit(self.batch_size // self.world_size, self.row_bytes, options)
+        if self._builder is not None:
+            self._builder.set_order(self._order.segments)
+            self._builder.start()
+        self._skip: tuple[str, ...] = ()
+        self._set_skip(skip)  # after the builder's start: names are looked up in tokenised text
+        return make_queue(make, options.num_workers, options.depth, limit)
 
     # Iterating
 
@@ -161,12 +137,12 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch; of several threads that ask, each gets another one."""
+        """Return the next batch; several threads may ask: each batch goes to one of them."""
         self._refuse_fork()
-        with self._taking:
+        with self._take_lock:
             asked_s = time.perf_counter()
-            if self._began_s is None:
-                self._began_s = asked_s
+            if self._first_asked_s is None:
+                self._first_asked_s = asked_s
             batch = self._queue.take(self._step)
             self._step += 1
             waited_s = time.perf_counter() - asked_s
@@ -186,18 +162,18 @@ class Loader:
         self.close()
 
     def call_while_waiting(self, act: Callable[[], None]) -> None:
-        """Call this a few times a second while a batch is waited for. If it raises, the batch is still the next."""
+        """Call `act` a few times a second while waiting for a batch. If it raises, the same batch comes next."""
         self._queue.while_waiting = act
 
     def close(self) -> None:
         """Stop all threads, wherever they are. Safe to call at any time, and more than once.
 
-        If everything could be served but the cache could not be sealed (a full disk), this is where it is said.
+        Raises the builder's error if all batches could be served but the cache could not be sealed (a full disk).
         """
         self._finalizer()
         failure = self._builder.failure if self._builder is not None else None
-        if failure is not None and self.cache.is_complete and not self._has_said:
-            self._has_said = True
+        if failure is not None and self.cache.is_complete and not self._has_raised_failure:
+            self._has_raised_failure = True
             raise failure
 
     # State
@@ -208,7 +184,7 @@ class Loader:
         return self._step
 
     def state(self, step: int | None = None) -> dict[str, Any]:
-        """Return where the stream is, or is at a `step`: a few integers and hashes, under 1 KiB, ready for JSON."""
+        """Return the state at the next step, or at `step`: a few integers and hashes, under 1 KiB, ready for JSON."""
         return self._states.state(self._step if step is None else step, self._skip)
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -219,11 +195,11 @@ class Loader:
         self.seek(int(state["step"]))
 
     def seek(self, step: int) -> None:
-        """Go to any step."""
+        """Continue with the batch of this step."""
         if step < 0:
             raise UsageError(f"step {step}: steps count from 0")
         self._refuse_fork()
-        with self._taking:
+        with self._take_lock:
             self._step = step
             self._queue.seek(step)
 
@@ -232,8 +208,8 @@ class Loader:
     def counters(self) -> Counters:
         """Return what has been served, waited for and held so far."""
         counters = self._counters
-        if self._began_s is not None:
-            counters.elapsed_s = time.perf_counter() - self._began_s
+        if self._first_asked_s is not None:
+            counters.elapsed_s = time.perf_counter() - self._first_asked_s
             counters.wait_percent = 100 * counters.wait_s / max(counters.elapsed_s, 1e-9)
         counters.queue_depth, counters.queue_limit, counters.bytes_held = self._queue.holding()
         counters.worker_cpu_s = self._queue.cpu_seconds() + (self._builder.cpu_seconds if self._builder else 0.0)
@@ -243,86 +219,46 @@ class Loader:
         """Return which source, file, document and tokens the rows of a batch came from, with their text."""
         wanted = range(self.batch_size) if rows is None else rows
         tracer = Tracer(self.cache)
-        return [tracer.row(row, self._assembler.trace(step * self.batch_size + row)) for row in wanted]
+        return [tracer.row(row, self._order.assembler.trace(step * self.batch_size + row)) for row in wanted]
 
     def ledger(self) -> list[Ledger]:
         """Return, for each stream, what becomes of every token of the corpus in one pass. The sums are exact."""
-        return [pass_ledger(stream) for stream in self._streams]
+        return [pass_ledger(stream) for stream in self._order.streams]
 
     def sample(self, max_tokens: int = 0) -> list[Sample]:
         """Draw rows to evaluate on, by source: about `max_tokens` tokens (0: all), every row at most once.
 
         They come from all over this part of the corpus, and are the same whatever the seed of the loader.
         """
-        return self._sampler.draw(max_tokens)
+        return self._order.sampler.draw(max_tokens)
 
     @property
     def num_rows(self) -> int | None:
         """Rows in one pass over this part of the corpus, over all sources; None while it is being tokenised."""
         if not self.cache.is_complete:
             return None
-        return sum(stream.packing.num_rows(stream.epoch_size()) for stream in self._streams)
+        return sum(stream.packing.num_rows(stream.epoch_size()) for stream in self._order.streams)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in one pass over the corpus (of a mixture: over its first source to end)."""
-        rows = [stream.packing.num_rows(stream.epoch_size()) for stream in self._streams]
-        if self._assembler.mixture is None:
-            return rows[0] // self.batch_size
-        shares = self._assembler.mixture.shares
-        return int(min(count / share for count, share in zip(rows, shares, strict=True))) // self.batch_size
-
-    def _make_streams(
-        self, weights: Sequence[float] | None, shuffle: bool, make_packing: Callable[[int], Packing], split: Split
-    ) -> list[Stream]:
-        owners = np.array([segment.source for segment in self.cache.segments])
-        groups = [np.arange(len(owners))]
-        if weights:
-            groups = [np.flatnonzero(owners == source) for source in range(len(self.cache.sources))]
-        return [
-            Stream(
-                self.cache,
-                group,
-                split,
-                make_packing(self.sequence_length),
-                seed=self.seed,
-                shuffle=shuffle,
-                first_block_bytes=current_scale().first_block_bytes // len(groups),
-            )
-            for group in groups
-        ]
+        """Whole batches in one pass over the corpus; in a mixture, until one of its sources has been read once."""
+        return self._order.steps_per_epoch
 
     def _set_skip(self, names: Sequence[str]) -> None:
         names = tuple(dict.fromkeys(names))
-        skipped: dict[int, list[tuple[int, int]]] = {}
-        tracer = Tracer(self.cache)
-        for name in names:
-            segment, start, stop = tracer.find(name)
-            skipped.setdefault(segment, []).append((start, stop))
+        self._order.set_skipped(names)
         self._skip = names
-        for stream in self._streams:
-            stream.set_skipped(skipped)
 
     def _refuse_fork(self) -> None:
-        """Refuse to go on in a forked process: threads do not come along, and their locks may be held for ever."""
+        """Refuse to work in a forked process: the threads are not copied, and copied locks may be held for ever."""
         if os.getpid() == self._process:
             return
         if self._queue.is_lost or (self._builder is not None and not self.cache.is_complete):
             raise UsageError(
-                f"this loader's threads belong to process {self._process} and did not come along when it was forked."
+                f"this loader's threads belong to process {self._process} and were not copied when it was forked."
                 " Make a loader in each process, or fork before the first batch of a loader over a finished cache."
             )
         self._process = os.getpid()  # nothing had been started yet
-
-    def _build_order(self) -> list[int]:
-        """Return all segments in the order in which the first pass will need them; sources of a mixture take turns."""
-        orders = [list(stream.build_order()) for stream in self._streams]
-        order: list[int] = []
-        for turn in range(max(map(len, orders))):
-            for blocks in orders:
-                if turn < len(blocks):
-                    order += blocks[turn].tolist()
-        return order + sorted(set(range(len(self.cache.segments))) - set(order))
 
 
 def _close(queue: Inline | Prefetcher, builder: Builder | None, process: int) -> None:

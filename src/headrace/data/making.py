@@ -21,7 +21,7 @@ def make_batches(cache: Cache, assembler: Assembler, transform: Transform | None
     def make(step: int, count: int) -> list[Batch]:
         cache.check_unchanged()
         batches = assembler.batches(step, count)
-        cache.check_unchanged()  # nor while they were read
+        cache.check_unchanged()  # the files must not have changed while they were read either
         if transform is None:
             return batches
         # A generator per step: what a transform draws does not depend on which worker runs it.
@@ -33,9 +33,9 @@ def make_batches(cache: Cache, assembler: Assembler, transform: Transform | None
 def _transformed(transform: Transform, batch: Batch, seed: list[int]) -> Batch:
     try:
         return transform(batch, np.random.default_rng(seed))
-    except StopIteration as problem:  # to whoever iterates over the loader it would look like its end
+    except StopIteration as problem:  # a loop over the loader would take it for the end of the loader
         place = traceback.extract_tb(problem.__traceback__)[-1]
         raise WorkerError(
             f"the transform raised StopIteration at step {batch.step} ({place.filename}:{place.lineno}): an iterator"
-            " that it takes from has ended. Begin it anew there, or give next() a default."
+            " that it takes from has ended. Start it again in the transform, or give next() a default."
         ) from problem

@@ -17,7 +17,7 @@ Make = Callable[[int, int], list[Batch]]
 # A wait this short is the cost of handing over, not a lack of batches.
 REAL_WAIT_S = 0.0002
 MAX_RUN = 16
-ASK_SECONDS = 0.2  # while waiting for a batch, how often to ask whether to go on
+ASK_SECONDS = 0.2  # the time between two calls of `while_waiting`
 
 
 class Inline:
@@ -111,7 +111,7 @@ class Prefetcher:
         return self._current.popleft()
 
     def seek(self, step: int) -> None:
-        """Drop what is ready and go on at another step."""
+        """Drop the batches that are ready, and continue at another step."""
         with self._changed:
             self._generation += 1
             self._ready.clear()

@@ -35,7 +35,7 @@ def prepare(
 
     >>> cache = prepare(["corpus/*.jsonl.zst"], tokenizer="bpe:16000", out="cache")   # doctest: +SKIP
 
-    Running it again does only what is new: a finished corpus costs nothing, a killed build goes on where it was, one
+    Running it again does only what is new: a finished corpus costs nothing, a killed build continues where it was, one
     more file is one file's work. Special tokens that are spelled out in the text, such as <|endoftext|>, are ordinary
     text, or with `special_tokens_in_text="special"` the special tokens themselves.
     """
@@ -73,7 +73,7 @@ def open_cache(
 def open_or_build(
     given: Any, tokenizer: str | Tokenizer, cache_dir: str | Path | None, options: LoaderOptions
 ) -> tuple[Cache, Builder | None]:
-    """Return a finished cache as it is; of anything else its cache, and what fills it while batches are served."""
+    """Return a finished cache; or the cache of the given text, and the builder that fills it while it is used."""
     if isinstance(given, Cache):
         return given, None
     if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given)):

@@ -16,8 +16,8 @@ from headrace.data.order.split import Split
 from headrace.data.order.stream import Stream
 from headrace.data.order.windows import WindowPacking
 
-SEED = 0  # not the run's: runs are compared on the same rows
-# Sources that are sampled apart though nobody gave them weights; of more there would be too few rows each.
+SEED = 0  # not the seed of the run, so that all runs are compared on the same rows
+# Sources without weights are sampled separately up to this number; with more, each would have too few rows.
 MOST_SOURCES = 64
 FEW_ROWS = 8
 ALL_ROWS = 1 << 62
@@ -32,6 +32,12 @@ class Sample:
     """Its share of the mixture; None: it counts by its tokens."""
     batch: Batch | None
     """None: the source has nothing in this part."""
+
+
+def segments_by_source(cache: Cache) -> list[SegmentIds]:
+    """Return the numbers of the segments of each source."""
+    owners = np.array([segment.source for segment in cache.segments])
+    return [np.flatnonzero(owners == source) for source in range(len(cache.sources))]
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,9 @@ class Sampler:
 
     def draw(self, max_tokens: int) -> list[Sample]:
         """Draw about `max_tokens` tokens (0: all there are), every row at most once."""
-        segments, num_sources = self.cache.segments, len(self.cache.sources)
-        owners = np.array([segment.source for segment in segments])
-        groups = [np.arange(len(segments))]
-        if self.weights or 1 < num_sources <= MOST_SOURCES:
-            groups = [np.flatnonzero(owners == source) for source in range(num_sources)]
+        segments = self.cache.segments
+        is_apart = bool(self.weights) or 1 < len(self.cache.sources) <= MOST_SOURCES
+        groups = segments_by_source(self.cache) if is_apart else [np.arange(len(segments))]
         sizes = self.weights or [sum(segments[index].nbytes for index in group.tolist()) for group in groups]
         labels = [source.label for source in self.cache.sources]
         samples = []
@@ -71,7 +75,7 @@ class Sampler:
         stream = Stream(self.cache, group, self.split, self.packing(length), SEED, True, first_block_bytes)
         count = stream.count_rows(wanted)
         if count < min(wanted, FEW_ROWS) and self.packing is WindowPacking:
-            # Of this little text no token should be left over: windows that are a little shorter use them all.
+            # With so little text, no token should be left over: slightly shorter windows use them all.
             num_targets = stream.epoch_size() - 1
             count = -(-num_targets // length)
             length = num_targets // max(count, 1)

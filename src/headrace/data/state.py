@@ -15,7 +15,7 @@ class StateKeeper:
     """Writes states of one stream, and refuses those of another."""
 
     def __init__(self, cache: Cache, identity: dict[str, Any], order: Sequence[int]) -> None:
-        """`identity`: what the stream depends on; `order`: its segments as the first pass needs them."""
+        """`identity`: everything the stream depends on; `order`: its segments in the order of the first pass."""
         self._cache = cache
         self._identity = identity
         self._order = order
@@ -37,8 +37,8 @@ class StateKeeper:
         if state.get("version") != STATE_VERSION:
             raise StateError(
                 f"loader state version {state.get('version')!r}; this headrace reads {STATE_VERSION}. Versions differ"
-                " in the order of batches, so this run cannot go on exactly: resume it with the headrace that began it,"
-                " or start a new one."
+                " in the order of batches, so this run cannot be resumed exactly: resume it with the headrace that"
+                " began it, or start a new one."
             )
         for key, mine in self._identity.items():
             if state.get(key) != mine:
@@ -48,4 +48,7 @@ class StateKeeper:
                 )
         count = int(state["segments"])
         if count and state["content"] != self._cache.content_hash(self._order[:count]):
-            raise StateError("this state belongs to another corpus: the files have the same sizes, but another text.")
+            raise StateError(
+                "this state belongs to another corpus: the files have the same sizes, but another text."
+                " Put the old text back, or start a new run."
+            )

@@ -160,7 +160,7 @@ class Joined(Group):
                 raise
             raise TrainingError(
                 f"rank {self.rank} of {self.world_size} lost {self._missing()} while {doing}:"
-                f" {_first_line(problem)}. Start again with run.resume=auto to go on from the last checkpoint."
+                f" {_first_line(problem)}. Start again with run.resume=auto to continue from the last checkpoint."
             ) from None
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Processes:
         environment: Mapping[str, str] | None = None,
         question: Any = None,
     ) -> None:
-        """`question`: what each is asked (machine/children.py); `answers` returns what they say to it."""
+        """`question`: sent to every process (machine/children.py); `answers` returns their answers."""
         self._command, self._number, self._question = list(command), number, question
         self._environment = {**os.environ, **(environment or {})}
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-group-")  # mode 0700
@@ -176,6 +176,6 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
     rank, code = failure
     if code >= 0:
         return code
-    if ranks.is_stopping and code == -signal.SIGTERM:  # it did not handle signals yet
+    if ranks.is_stopping and code == -signal.SIGTERM:  # it did not handle signals itself yet
         return EXIT_STOPPED
-    raise TrainingError(f"rank {rank} was ended by {signal.Signals(-code).name}.")
+    raise TrainingError(f"rank {rank} was ended by {signal.Signals(-code).name}. Continue it with run.resume=auto.")

@@ -73,7 +73,7 @@ class DdpReplica(Replica):
             self.exposed_s = time.perf_counter() - self._computed_s
 
     def _queue_clock(self, _gradient: Tensor) -> None:
-        """Have the time noted at the end of the backward pass that begins now.
+        """Arrange for the time to be noted at the end of the backward pass that begins now.
 
         Callbacks run in the order in which they are queued, so this one runs before DDP's, which waits for gradients.
         """

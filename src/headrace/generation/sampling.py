@@ -29,7 +29,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
-            raise UsageError("temperature and top_k must not be negative, and top_p lies between 0 and 1")
+            raise UsageError("temperature and top_k must not be negative, and top_p must lie between 0 and 1")
 
 
 def draw(logits_BV: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:

@@ -27,7 +27,7 @@ CLEAR = math.log(1.25)  # a ratio beyond this needs no third pair
 WORTHWHILE_PERCENT = 2.0
 START_SECONDS = 4.0  # roughly, to start a trial's process
 COMPILE_SECONDS = 40.0
-FAVOURITE_TOKENS = 1024  # per micro-batch: sizes near this are tried first
+FAVOURITE_TOKENS = 1024  # micro-batches of about this many tokens are tried first
 NUM_SIZES = 3
 NUM_SHARES = 20  # parts that the time is divided into; an option gets one
 BATCH_FACTORS = (2, 4, 8)
@@ -173,7 +173,7 @@ class Ladder:
         if "training.compile" in option.changes and not has_compiler():
             finding.problem = "not tried: no C++ compiler here"
             return finding
-        turn_s = self._given_cost * self.config.training.batch_size * self.config.training.max_length
+        turn_s = self._given_cost * self.config.training.tokens_per_update
         if time.perf_counter() + option.start_seconds + 2 * turn_s > self._deadline:
             finding.problem = "not tried: no time"
             return finding
@@ -241,9 +241,11 @@ def same_result_options(config: Config) -> Iterator[list[Option]]:
     threads = [n for n in dict.fromkeys((cores, max(1, cores // 2))) if n != training.threads]
     yield [Option({"training.threads": n}) for n in threads]
     sizes = [
-        size for size in candidate_sizes(training.batch_size, training.max_length) if size != training.micro_batch_size
+        size
+        for size in candidate_sizes(training.batch_size, training.sequence_length)
+        if size != training.micro_batch_size
     ]
-    sizes.sort(key=lambda size: abs(math.log(size * training.max_length / FAVOURITE_TOKENS)))
+    sizes.sort(key=lambda size: abs(math.log(size * training.sequence_length / FAVOURITE_TOKENS)))
     others = [size for size in sizes if size != training.micro_batch_size]
     yield [Option({"training.micro_batch_size": size}) for size in others[:NUM_SIZES]]
     other = "default" if training.matmul == "onednn" else "onednn"
@@ -271,6 +273,6 @@ def other_result_options(config: Config) -> Iterator[Option]:
     if model.vocab_size >= 2000:
         size = model.vocab_size // 2
         yield Option({"model.vocab_size": size}, True, f"with data.tokenizer=bpe:{size}: tokens are shorter, too")
-    if training.max_length >= 64:
-        changes = {"training.max_length": training.max_length // 2, "training.batch_size": 2 * training.batch_size}
+    if training.sequence_length >= 64:
+        changes = {"training.max_length": training.sequence_length // 2, "training.batch_size": 2 * training.batch_size}
         yield Option(changes, True, "a shorter context")

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from headrace.data.cache.cache import Cache
-from headrace.data.cache.open import default_cache_dir
-from headrace.data.config import DataConfig
-from headrace.data.corpus.segments import plan_segments
-from headrace.data.corpus.sources import Source
-from headrace.data.loader import Loader
+from headrace.instruments.known_corpus import complete_from_corpus, time_loader
+from headrace.instruments.plan import Plan
 from headrace.instruments.rehearsal import FEW_LAYERS, quick_execution, rehearse, rehearse_few_layers, warm_up
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.device import best_device
@@ -28,7 +22,6 @@ from headrace.perf.flops import Work, count_work, least_traffic
 from headrace.perf.memory import MemoryParts
 from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
 from headrace.run.config import Config
-from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.machine import Machine, know_machine
 from headrace.run.memory import count_memory, remedies, with_snapshot
 from headrace.training.execution import Execution
@@ -36,70 +29,11 @@ from headrace.training.optimizers.assignment import state_bytes, update_flops
 from headrace.training.pauses import MOST_TOKENS, expected_seconds, saves_before_end
 from headrace.training.schedule import DEFAULT_MINUTES
 
-ASSUMED_BYTES_PER_TOKEN = 3.5
-TIMED_BATCHES = 8
 CHECKPOINTS_AT_ONCE = 3  # last, best, and the one being written
-LARGEST_REHEARSAL = 0.5  # share of the free memory
-# What choosing, instruments, samples and checkpoints leave behind in the process of a run, beyond a rehearsal: 33 to
-# 102 MiB on five presets (docs/LOG.md).
+LARGEST_REHEARSAL = 0.5  # share of the free memory that a rehearsal may take
+# Memory that choosing an execution, instruments, samples and checkpoints leave allocated in a run, beyond a rehearsal:
+# 33 to 102 MiB on five presets (docs/LOG.md).
 LEFT_BEHIND_BYTES = 65 << 20
-
-
-@dataclass
-class Plan:
-    """The predicted cost of a run; also what `plan --json` prints."""
-
-    work: Work
-    """FLOPs and parameters of an update."""
-    execution: Execution
-    step_seconds: dict[str, float] | None
-    """Seconds of an update by stage; None if the model is too large to rehearse on this machine."""
-    tokens_per_second: float | None
-    step_s: float | None
-    """Seconds of an update, or of making its batch where that takes longer."""
-    data_s: float | None
-    """Seconds to make a batch, by all workers, while the one before is trained on; None if unknown."""
-    evaluation_s: float | None
-    """Seconds of one evaluation on training.evaluation_tokens, or on the largest sample that would be chosen."""
-    epoch_s: float | None
-    total_s: float | None
-    """Seconds of the whole run with its evaluations, without samples and checkpoints."""
-    total_steps: int | None
-    memory: MemoryParts
-    free_memory_bytes: int
-    corpus_bytes: int
-    corpus_tokens: int
-    cache_bytes: int
-    checkpoint_bytes: int
-    free_disk_bytes: int
-    """Free space where the run would be written."""
-    bound: Bound
-    assumptions: list[str] = field(default_factory=list)
-    remedies: list[str] = field(default_factory=list)
-    """Changes that would make the run fit, if it does not."""
-
-    @property
-    def headroom_bytes(self) -> int:
-        """Return the memory that would be left; negative if memory is missing."""
-        return self.free_memory_bytes - self.memory.total
-
-    @property
-    def fits(self) -> bool:
-        return self.headroom_bytes >= 0
-
-    def as_json(self) -> dict[str, Any]:
-        values = {key: value for key, value in asdict(self).items() if key not in ("work", "memory")}
-        counts = self.work.counts
-        return {
-            "parameters": counts.num_parameters,
-            "parameters_by_part": counts.parameters,
-            "flops_by_part": self.work.flops,
-            "memory_bytes": self.memory.total,
-            "memory_by_part": self.memory.as_dict(),
-            "headroom_bytes": self.headroom_bytes,
-            "fits": self.fits,
-            **values,
-        }
 
 
 def predict_run(config: Config) -> Plan:
@@ -113,25 +47,27 @@ def predict_run(config: Config) -> Plan:
     machine = know_machine()
     free = available_memory_bytes() + runtime_bytes
     assumptions = list(_left_out(config, machine))
-    corpus = _complete(config, assumptions)
+    corpus = complete_from_corpus(config, assumptions)
     model, training = config.model, config.training
     work = count_work(
         model,
-        training.max_length,
-        training.batch_size * training.max_length,
+        training.sequence_length,
+        training.tokens_per_update,
         update_flops(model, training.optimizer),
         training.gradient_checkpointing,
     )
     execution, rehearsal, footprint = _rehearse(config, free, assumptions)
-    if footprint is not None and not keeps_memory:  # what is given back is not seen
+    if footprint is not None and not keeps_memory:  # memory given back to the system is missing from the growth
         footprint = replace(footprint, grown_bytes=None)
     memory = _memory(config, execution, runtime_bytes, footprint)
     seconds = rehearsal.step_seconds(model.num_layers, training.batch_size) if rehearsal else None
     step_s = sum(seconds.values()) if seconds else None
-    data_s = None if corpus.cache is None else _time_loader(config, corpus.cache)
+    data_s = None if corpus.cache is None else time_loader(config, corpus.cache)
     if step_s is not None and data_s is not None:
         step_s = max(step_s, data_s)
-    steps_per_epoch = corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.max_length
+    steps_per_epoch = (
+        corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.sequence_length
+    )
     evaluation_s, whole_s = _evaluation_seconds(config, seconds, corpus.tokens)
     total_s, total_steps = _total(config, step_s, evaluation_s, whole_s, steps_per_epoch)
     if saves_before_end(training, total_s or math.inf, total_steps or math.inf):
@@ -140,7 +76,7 @@ def predict_run(config: Config) -> Plan:
         work=work,
         execution=execution,
         step_seconds=seconds,
-        tokens_per_second=training.batch_size * training.max_length / step_s if step_s else None,
+        tokens_per_second=training.tokens_per_update / step_s if step_s else None,
         step_s=step_s,
         data_s=data_s,
         evaluation_s=evaluation_s,
@@ -166,58 +102,21 @@ def predict_run(config: Config) -> Plan:
     return result
 
 
-@dataclass(frozen=True)
-class _Corpus:
-    num_bytes: int
-    tokens: int
-    cache: Cache | None
-    """None if it is not tokenised yet."""
-
-
 def _left_out(config: Config, machine: Machine) -> Iterator[str]:
     """Yield what the configuration asks for and the prediction leaves out."""
     if best_device().type != "cpu":
         yield "the memory of the processor: that of an accelerator is not predicted"
     if config.training.memory_budget:
-        yield "no training.memory_budget: to stay below it, training may choose smaller micro-batches and"
-        " gradient checkpointing"
+        yield (
+            "training without training.memory_budget; to stay below it, a run may choose smaller micro-batches and"
+            " gradient checkpointing"
+        )
     if config.training.compile:
-        yield "no training.compile: it is rehearsed without"
+        yield "training without training.compile, which a rehearsal leaves out"
     if config.run.processes != 1:
         yield "one process: `headrace scale` measures what several give"
     if machine.measurements.busy_cores > BUSY_CORES:
         yield "the peaks of a busy machine: `headrace machine --fresh` measures them again"
-
-
-def _complete(config: Config, assumptions: list[str]) -> _Corpus:
-    """Fill in the vocabulary and the context, and return what is known of the corpus."""
-    model, data = config.model, config.data
-    sources = training_sources(config)
-    spec = data.tokenizer or f"bpe:{model.vocab_size or 4096}"
-    cache = _finished_cache(sources, spec, data)
-    if not model.vocab_size:
-        model.vocab_size = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec)
-        if cache is None and not spec.startswith("bpe:"):
-            assumptions.append(f"a vocabulary of {model.vocab_size:,} tokens: the tokenizer is not there yet")
-    model.context = model.context or config.training.max_length
-    if cache is not None:
-        return _Corpus(cache.num_bytes, cache.num_tokens, cache)
-    num_bytes = sum(segment.nbytes for segment in plan_segments(sources))
-    per_token = 1.0 if spec in ("byte", "char") else ASSUMED_BYTES_PER_TOKEN
-    assumptions.append(f"{per_token:g} bytes a token, and no wait for them: the corpus is not tokenised yet")
-    return _Corpus(num_bytes, int(num_bytes / per_token), None)
-
-
-def _time_loader(config: Config, cache: Cache) -> float:
-    """Measure the seconds that the workers together take for a batch of the tokenised corpus."""
-    data, training = config.data, config.training
-    size, length = training.batch_size, training.max_length
-    with Loader(cache, size, length, prefetch_batches=0, packing=data.packing, shuffle=data.shuffle) as loader:
-        next(loader)  # finds its place
-        began = time.perf_counter()
-        for _ in range(TIMED_BATCHES):
-            next(loader)
-        return (time.perf_counter() - began) / TIMED_BATCHES / max(1, data.num_workers)
 
 
 def _evaluation_seconds(
@@ -227,19 +126,10 @@ def _evaluation_seconds(
     if seconds is None:
         return None, 0.0
     training = config.training
-    token_s = seconds["forward and backward"] / 3 / (training.batch_size * training.max_length)
+    token_s = seconds["forward and backward"] / 3 / training.tokens_per_update
     part = config.data.validation_fraction * corpus_tokens
     wanted = MOST_TOKENS if training.evaluation_tokens == "auto" else training.evaluation_tokens
     return token_s * min(part, wanted or part), token_s * part
-
-
-def _finished_cache(sources: list[Source], spec: str, data: DataConfig) -> Cache | None:
-    folder = data.cache_dir
-    path = Path(folder) if folder else default_cache_dir(sources, spec, data.special_tokens_in_text)
-    if not Cache.is_cache(path):
-        return None
-    cache = Cache.open(path)
-    return cache if cache.is_complete else None
 
 
 def _rehearse(
@@ -248,7 +138,7 @@ def _rehearse(
     """Rehearse the run, as far as that does not crowd the machine; None for what was not measured."""
     model, training = config.model, config.training
     few = model.model_copy(update={"num_layers": min(FEW_LAYERS, model.num_layers)})
-    if 5 * 4 * count(few, training.max_length).num_parameters > LARGEST_REHEARSAL * free:
+    if 5 * 4 * count(few, training.sequence_length).num_parameters > LARGEST_REHEARSAL * free:
         assumptions.append("too large to rehearse here: speed is unknown, activations and fragmentation are estimated")
         return Execution.from_config(training), None, None
     execution = quick_execution(model, training)

@@ -15,7 +15,7 @@ from headrace.run.remembered_scaling import Scaling, remember_scaling, remembere
 
 
 def best_processes(config: Config, warn: Callable[[str], None] = lambda text: None) -> int:
-    """Resolve `run.processes=auto`: to the number before if the run is resumed, else to the fastest, measured here."""
+    """Return the number of processes for `run.processes=auto`: the run's own if it is resumed, else the fastest one."""
     before = _recorded_processes(config.run) if config.run.resume else None
     if before is not None:
         return before

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from headrace.data.corpus.segments import plan_segments
+from headrace.data.corpus.segments import divide_corpus
 from headrace.errors import UsageError
 from headrace.instruments.short_run import ShortRun, train_briefly
 from headrace.machine.hardware import available_memory_bytes
@@ -37,10 +37,10 @@ from headrace.units import human_count, human_time
 
 RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 7
 LEAST_RUN_S, RUN_OVERHEAD_S = 1.0, 2.5
-SCOUTS = (4e5, 3e6)  # parameters of the first two, which tell how fast small and larger networks are here
-SCOUT_TOKENS = 3e6  # that their batches are made for
-UNLIKE = 1.25  # a next candidate has other tokens, or this much more or fewer parameters than those before
-MEMORY_SHARE = 0.8  # of what is free
+SCOUTS = (4e5, 3e6)  # parameters of the first two candidates, which show how fast small and larger networks are
+SCOUT_TOKENS = 3e6  # the length of run that their batch size is chosen for
+UNLIKE = 1.25  # the next candidate has another vocabulary, or parameters that differ by this factor
+MEMORY_SHARE = 0.8  # share of the free memory that a candidate may take
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Proposal:
             "tokens_per_second": self.prospect.tokens_per_second,
             "bits_per_byte": self.prospect.bits_per_byte,
             "planning_seconds": self.planning_s,
-            "trials": [run.as_json() for run in self.runs],
+            "short_runs": [run.as_json() for run in self.runs],
             "assumptions": self.assumptions,
         }
 
@@ -104,7 +104,7 @@ class Search:
         base = _without_shape(given)
         sources = training_sources(base)
         # Bytes of text, also where files are compressed.
-        corpus_bytes = sum(segment.nbytes for segment in plan_segments(sources))
+        corpus_bytes = sum(segment.nbytes for segment in divide_corpus(sources))
         self.train_bytes = corpus_bytes * (1 - base.data.validation_fraction)
         self._candidates = self._make_candidates(base, corpus_bytes)
 
@@ -132,7 +132,7 @@ class Search:
         if len(tried) < len(SCOUTS):
             wanted = math.log(SCOUTS[len(tried)])
             config = min(unlike, key=lambda config: abs(math.log(_parameters(config)) - wanted))
-            return self._with_batch(config, batch_size_for(SCOUT_TOKENS, config.training.max_length))
+            return self._with_batch(config, batch_size_for(SCOUT_TOKENS, config.training.sequence_length))
         config, prospect = self._best_of(unlike)
         return self._with_batch(config, prospect.batch_size)
 
@@ -158,7 +158,7 @@ class Search:
         unique_tokens = self.train_bytes / per_token
         return foresee(
             config.model,
-            training.max_length,
+            training.sequence_length,
             update_flops(config.model, training.optimizer),
             unique_tokens,
             per_token,
@@ -219,7 +219,7 @@ class Search:
             return None
         model = config.model
         model.num_heads, model.d_ff = model.heads, model.feed_forward
-        model.context = model.context or config.training.max_length
+        model.context = model.context or config.training.sequence_length
         return config
 
     def _with_batch(self, config: Config, batch_size: int) -> Config:
@@ -239,7 +239,7 @@ def _without_shape(given: Layers) -> Config:
 
 
 def _parameters(config: Config) -> int:
-    return count(config.model, config.training.max_length).num_parameters
+    return count(config.model, config.training.sequence_length).num_parameters
 
 
 def _is_unlike(config: Config, other: Config) -> bool:
@@ -249,8 +249,8 @@ def _is_unlike(config: Config, other: Config) -> bool:
 
 def _pace_of(run: ShortRun) -> tuple[float, int, float]:
     model, training = run.config.model, run.config.training
-    batch_tokens = training.batch_size * training.max_length
-    flops = flops_per_token(model, training.max_length, batch_tokens, update_flops(model, training.optimizer))
+    batch_tokens = training.tokens_per_update
+    flops = flops_per_token(model, training.sequence_length, batch_tokens, update_flops(model, training.optimizer))
     return flops, model.num_layers, run.seconds_per_token
 
 

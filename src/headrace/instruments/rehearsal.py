@@ -48,7 +48,7 @@ def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution)
     release_freed_memory()
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution)
-    most_bytes, largest = 0, max(candidate_sizes(training.batch_size, training.max_length))
+    most_bytes, largest = 0, max(candidate_sizes(training.batch_size, training.sequence_length))
     if not training.micro_batch_size and largest > execution.micro_batch_size:  # training tries them all beforehand
         stage.take_dry_passes(largest)
         most_bytes = memory_bytes()
@@ -98,13 +98,13 @@ class _Stage:
 
     def take_dry_step(self, rows: int) -> None:
         """Take a whole update, without its matrix products where possible."""
-        batch = random_batch(self._model, rows, self._training.max_length)
+        batch = random_batch(self._model, rows, self._training.sequence_length)
         with self._dry() as execution:
             TrainStep(self._replica, self._optimizer, execution, 1.0)(batch, 1.0)
 
     def take_dry_passes(self, rows: int) -> None:
         """Compute forward and backward of all rows at once, without matrix products where possible."""
-        batch = random_batch(self._model, rows, self._training.max_length)
+        batch = random_batch(self._model, rows, self._training.sequence_length)
         with self._dry() as execution:
             accumulate(self._replica, batch, replace(execution, micro_batch_size=rows))
         self.network.zero_grad(set_to_none=True)
@@ -125,7 +125,7 @@ class _Stage:
 
     def time_steps(self) -> Rehearsal:
         """Time passes and updates in turns, so that noise hits both."""
-        model, sequence_length = self._model, self._training.max_length
+        model, sequence_length = self._model, self._training.sequence_length
 
         def sequence_flops(depth: int) -> float:
             return sequence_length * count(_with_layers(model, depth), sequence_length).training_flops_per_token
@@ -201,11 +201,11 @@ def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
 
     The network has one layer and a share of the vocabulary, so that layers and head keep their proportion.
     """
-    size = training.micro_batch_size or default_micro_batch(training.batch_size, training.max_length)
-    rows = min(size, max(1, CHOOSING_TOKENS // training.max_length))
+    size = training.micro_batch_size or default_micro_batch(training.batch_size, training.sequence_length)
+    rows = min(size, max(1, CHOOSING_TOKENS // training.sequence_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
     small = model.model_copy(update={"num_layers": 1, "vocab_size": max(2, model.vocab_size // model.num_layers)})
-    batch = random_batch(small, rows, training.max_length)
+    batch = random_batch(small, rows, training.sequence_length)
     chosen = choose_execution(build(small).to(best_device()), batch, few, seconds=CHOOSING_SECONDS)
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
 

@@ -120,7 +120,7 @@ def _job(config: Config, num_steps: int) -> dict[str, Any]:
     """Return what all ways have in common: the network, the batch, and how it is computed."""
     model, training = config.model.model_copy(), config.training
     model.vocab_size = vocabulary_of(config)
-    model.context = model.context or training.max_length
+    model.context = model.context or training.sequence_length
     execution = quick_execution(model, training)
     return {
         "model": model.model_dump(),
@@ -129,7 +129,7 @@ def _job(config: Config, num_steps: int) -> dict[str, Any]:
         "timeout_seconds": config.run.timeout_seconds,
         "execution": asdict(execution),
         "num_steps": num_steps,
-        "tokens": training.batch_size * training.max_length,
+        "tokens": training.tokens_per_update,
     }
 
 
@@ -157,7 +157,7 @@ def _name(way: Way) -> str:
 
 
 def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measured:
-    """Summarise the runs of a way: time by rank 0's clock, since all end together; memory and processor time of all.
+    """Summarise the runs of one way: the time by rank 0's clock, memory and processor time of all processes.
 
     Runs that other programs disturbed count only if there are no others.
     """

@@ -53,7 +53,7 @@ def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
     last_gradient_bytes = network.embedding.weight.nbytes
     replica = make_replica(network, group, job["sharding"])
     step = TrainStep(replica, Optimizer(network, training), execution, training.gradient_clip)
-    batch = random_batch(model, training.batch_size, training.max_length, seed=group.rank)
+    batch = random_batch(model, training.batch_size, training.sequence_length, seed=group.rank)
     step(batch, 0.01)
     steps_s: list[float] = []
     stages: list[dict[str, float]] = []

@@ -18,7 +18,7 @@ from headrace.stages import PAUSES
 from headrace.training.autotune import default_micro_batch
 from headrace.training.pauses import MOST_TOKENS
 
-UNEVEN_STEPS = 3  # at the start: fresh memory
+UNEVEN_STEPS = 3  # the first steps pay for fresh memory, and are not counted
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
     if training.evaluation_tokens == "auto":  # candidates are compared on the same text, however fast they are
         training.evaluation_tokens = MOST_TOKENS
     training.micro_batch_size = training.micro_batch_size or default_micro_batch(
-        training.batch_size, training.max_length
+        training.batch_size, training.sequence_length
     )
     if before is not None:
         training.precision, training.matmul = before.precision, before.matmul  # type: ignore[assignment]
@@ -81,5 +81,5 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
     exposure = Exposure(counts.num_parameters, vocab_size, run.tokens, train_bytes / bytes_per_token, bytes_per_token)
     step_s = median(working[UNEVEN_STEPS:] or working)
     evaluation_s = sum(run.seconds[stage] for stage in PAUSES)
-    seconds_per_token = step_s / training.batch_size / training.max_length
+    seconds_per_token = step_s / training.batch_size / training.sequence_length
     return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, resolved.precision, resolved.matmul)

@@ -30,8 +30,8 @@ from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep
 
 LEAST_TOKENS = 1024  # computed at a time; enough for products to run at full rate
-LEAST_SECONDS = 0.3  # of a measurement: short steps are repeated
-PEAK_FACTOR = 0.01  # of the learning rate: the weights should stay what they are
+LEAST_SECONDS = 0.3  # short steps are repeated until a measurement takes this long
+PEAK_FACTOR = 0.01  # factor of the learning rate: small, so that the weights hardly change
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Trial:
     """
 
     def __init__(self, config: Config, is_chosen: bool = False) -> None:
-        """`is_chosen`: let it choose, as training does, what the configuration leaves open."""
+        """`is_chosen`: let the trial choose what the configuration leaves open, as training does."""
         self._child = Child([sys.executable, "-m", "headrace.instruments.trial"])
         try:
             chosen = self._child.ask({"config": config.model_dump(), "is_chosen": is_chosen})
@@ -92,7 +92,7 @@ class _Bench:
             self.execution = Execution.from_config(training)
         self._step = TrainStep(Replica(network), optimizer, self.execution, training.gradient_clip)
         size = self.execution.micro_batch_size
-        per_pass = max(1, LEAST_TOKENS // (size * training.max_length))
+        per_pass = max(1, LEAST_TOKENS // (size * training.sequence_length))
         self._num_rows = min(training.batch_size, per_pass * size)
 
     def measure(self) -> Cost:
@@ -107,7 +107,7 @@ class _Bench:
             passes = (seconds.forward + seconds.backward) * training.batch_size / self._num_rows
             spent += waited + passes + seconds.optimizer
             num_steps += 1
-        return Cost(spent / num_steps / (training.batch_size * training.max_length), peak_memory_bytes())
+        return Cost(spent / num_steps / training.tokens_per_update, peak_memory_bytes())
 
     def _next(self) -> Batch:
         """Return the next batch, its ids folded into the vocabulary where a smaller one is tried."""

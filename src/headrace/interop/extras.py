@@ -9,7 +9,7 @@ from headrace.errors import MissingExtraError
 
 
 def require(module: str, extra: str) -> Any:
-    """Import a module of an optional dependency.
+    """Import a module of an optional dependency, or raise an error with its pip line.
 
     >>> require("no_such_module", "jax")
     Traceback (most recent call last):

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import Entry
 from headrace.data.cache.shards import PartInfo, ShardFolder, ShardInfo, TokenArray
+from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.segments import Kind, Segment
 from headrace.data.corpus.sources import Source
 from headrace.data.tokens.tokenizers import Tokenizer, load_tokenizer
@@ -28,8 +29,6 @@ from headrace.errors import TokenFileError, UsageError
 from headrace.files import digest
 from headrace.interop.token_formats import TokenFile, read_token_file
 
-SEGMENT_TOKENS = 2 << 20
-CUT_WINDOW_TOKENS = 64 << 10
 ASSUMED_BYTES_PER_TOKEN = 4
 SAMPLE_BYTES = 4096
 
@@ -189,10 +188,10 @@ class _FileShards(ShardFolder):
 
 def _cuts(file: TokenFile, tokens: TokenArray, end_of_text_id: int) -> list[int]:
     """Return the bounds of segments: at the end of a document where one is near."""
-    cuts = [0]
-    for number in range(1, max(1, round(file.num_tokens / SEGMENT_TOKENS))):
-        nominal = number * SEGMENT_TOKENS
-        first = max(nominal - CUT_WINDOW_TOKENS, cuts[-1])
+    cuts, scale = [0], current_scale()
+    for number in range(1, max(1, round(file.num_tokens / scale.token_segment_tokens))):
+        nominal = number * scale.token_segment_tokens
+        first = max(nominal - scale.token_cut_window_tokens, cuts[-1])
         if file.ends is None:
             ends = first + 1 + np.flatnonzero(tokens[first:nominal] == end_of_text_id)
         else:

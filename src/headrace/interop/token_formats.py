@@ -118,7 +118,7 @@ def _megatron(path: Path, index: Path) -> TokenFile:
         raise TokenFileError(f"{index}: not an index of Megatron's memory-mapped datasets (MMIDIDX).")
     _, version, code, num_sequences, num_bounds = MEGATRON_HEADER.unpack_from(data)
     if version != 1 or code not in MEGATRON_DTYPES:
-        raise TokenFileError(f"{index}: version {version}, type code {code}: not known here.")
+        raise TokenFileError(f"{index}: version {version}, type code {code}: not an index that headrace reads.")
     expected = MEGATRON_HEADER.size + 12 * num_sequences + 8 * num_bounds
     if len(data) != expected:
         raise TokenFileError(
@@ -130,7 +130,10 @@ def _megatron(path: Path, index: Path) -> TokenFile:
     bounds = np.frombuffer(data, "<i8", num_bounds, MEGATRON_HEADER.size + 12 * num_sequences)
     stops = np.concatenate([[0], np.cumsum(lengths)])
     if (pointers != stops[:-1] * dtype.itemsize).any():
-        raise TokenFileError(f"{index}: its sequences do not lie one after the other in {path.name}: copy needed.")
+        raise TokenFileError(
+            f"{index}: its sequences do not lie one after the other in {path.name}, so it cannot be mapped. Write the"
+            " dataset again in order."
+        )
     if len(bounds) and (bounds.min() < 0 or bounds.max() > num_sequences):
         raise TokenFileError(f"{index}: names documents beyond its {num_sequences:,} sequences: it is damaged.")
     return _token_file(path, dtype, ends=stops[bounds[bounds > 0]])

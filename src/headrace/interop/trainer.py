@@ -38,8 +38,8 @@ class TrainerRows(IterableDataset[dict[str, Tensor]]):
 
     transformers moves `labels` on by one, and so never trains on the last target of a row; `shift_labels` are the
     targets as they are, all of them. `Trainer` keeps them only with `remove_unused_columns=False`. With document
-    packing there are `position_ids` that begin anew in each document: what transformers tells packed documents apart
-    by, so that none attends to another.
+    packing there are `position_ids` that begin anew in each document, by which transformers recognises packed documents
+    and lets none attend to another.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -73,7 +73,9 @@ def resume_callback(loader: Loader) -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             step = _step(args, state.global_step, loader)
             if not args.ignore_data_skip:
-                raise UsageError("resume_callback needs TrainingArguments(ignore_data_skip=True): it skips by itself")
+                raise UsageError(
+                    "resume_callback needs TrainingArguments(ignore_data_skip=True): it finds the place itself"
+                )
             if step:
                 loader.restore(_read_state(Path(args.output_dir) / f"checkpoint-{state.global_step}", step))
 

@@ -14,7 +14,7 @@ from headrace.generation.sampling import Sampling
 from headrace.generation.text import TextStream
 from headrace.models.counts import count
 from headrace.models.network import Network, build
-from headrace.run.resume import read_checkpoint_state
+from headrace.run.resume import read_saved_model
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.restore import STATE, check_weights_fill, load_weights
 
@@ -28,13 +28,13 @@ def find_checkpoint(path: Path) -> Path:
             return found
     if not path.exists():
         raise CheckpointError(f"{path}: no such run. Make it with: headrace train --out {path}")
-    raise CheckpointError(f"{path}: no checkpoint here yet.")
+    raise CheckpointError(f"{path}: no checkpoint here yet. Wait until the run has saved one.")
 
 
 def load_model(path: Path) -> tuple[Network, Tokenizer]:
     """Load the network and the tokenizer of a run or a checkpoint."""
     checkpoint = find_checkpoint(path)
-    config = read_checkpoint_state(checkpoint).config
+    config = read_saved_model(checkpoint).config
     model = config.model
     check_weights_fill(checkpoint, count(model, model.context).num_parameters)
     network = build(model)

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from headrace.errors import UsageError
-from headrace.instruments.prediction import Plan, predict_run
+from headrace.instruments.plan import Plan
+from headrace.instruments.prediction import predict_run
 from headrace.instruments.proposal import Proposal, propose
 from headrace.instruments.short_run import ShortRun
 from headrace.run.config import Config, Layers

@@ -14,7 +14,7 @@ def scale(config: Config, cores: int = 0, num_steps: int = 2, num_repeats: int =
     """Measure an update on 1 to `cores` cores (0: all that this process may use), and remember the result."""
     usable = len(usable_cores())
     if cores > usable:
-        raise UsageError(f"--cores {cores}: this process may use {usable}")
+        raise UsageError(f"--cores {cores}: this process may use {usable} core(s) at most")
     ways = ways_to_scale(cores or usable, config.training.batch_size)
     result = measure(config, ways, num_steps, num_repeats)
     remember_scaling(config, result)

@@ -25,8 +25,8 @@ def train(
 ) -> Run:
     """Train a model from Python, as `headrace train` does from the command line; `hooks` are called after every step.
 
-    `batches` replace those of the loader (a Grain pipeline: `interop.grain.GrainBatches`); the data section of the
-    configuration still says what the tokenizer and the validation text are.
+    `batches` is a stream of batches to use instead of the loader's, such as `interop.grain.GrainBatches`; the tokenizer
+    and the validation text still come from the `data` section of the configuration.
 
     >>> run = train({"data": {"sources": ["corpus.txt"]}, "training": {"max_minutes": 5}})   # doctest: +SKIP
     >>> run = train(**{"training.max_steps": 100})                                            # doctest: +SKIP
@@ -53,10 +53,10 @@ def run_to_the_end(pretraining: Pretraining, hooks: Iterable[Hook] = ()) -> Run:
 
 def processes_to_start(config: Config, is_resumed: bool, warn: Callable[[str], None]) -> int:
     """Return the number of processes that a command has to start; 1 to train in this process."""
-    if is_joined():
+    if is_joined():  # a launcher has started all processes already, and this is one of them
         return 1
     processes = config.run.processes
     number = best_processes(config, warn) if processes == "auto" else processes
-    if not is_resumed:  # a run that goes on takes smaller micro-batches where it must
+    if not is_resumed:  # a resumed run takes smaller micro-batches where processes have fewer rows
         check_batch_size(config, number)
     return number

@@ -31,7 +31,7 @@ def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[
     """Try what could make this run faster. Tokenises the corpus first, if that is not done: training needs it too."""
     config = config.model_copy(deep=True)
     if config.run.processes != 1:
-        raise UsageError(f"run.processes {config.run.processes}: tuning is about one process. Add run.processes=1.")
+        raise UsageError(f"run.processes {config.run.processes}: tuning measures one process. Add run.processes=1.")
     on_option("preparing the corpus")
     data = config.data
     cache = prepare(
@@ -56,7 +56,7 @@ def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[
 def check_may_write(out: Path) -> None:
     """Refuse to overwrite a file that this command did not write."""
     if not out.parent.is_dir() or out.is_dir():
-        raise UsageError(f"{out}: not a place for a file. Choose another --out.")
+        raise UsageError(f"{out}: no file can be written there. Choose another --out.")
     if out.exists() and not out.read_text(errors="replace").startswith(HEADER):
         raise UsageError(f"{out}: exists, and was not written by headrace tune. Choose another --out.")
 

@@ -142,12 +142,20 @@ def answer_questions(
     """In a child: answer its parent's questions, or only the first `count`, and call `on_orphaned` when it is gone.
 
     An exception is sent to the parent and raised. Whatever else is printed goes to standard error. An orphan ends
-    itself and everything that it has started, unless it is told otherwise.
+    itself and everything that it has started, unless `on_orphaned` is given.
     """
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     questions: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    when_orphaned(on_orphaned or _end_session, questions.put)
+    watcher = when_orphaned(on_orphaned or _end_session, questions.put)
+
+    def send(reply: dict[str, Any]) -> None:
+        try:
+            print(json.dumps(reply), file=pipe, flush=True)
+        except BrokenPipeError:  # the parent is gone: ending before the watcher acts would leave what was started
+            watcher.join()
+            raise
+
     for _ in itertools.count() if count is None else range(count):
         question = json.loads(questions.get())
         try:
@@ -155,12 +163,12 @@ def answer_questions(
         except Exception as problem:
             is_known = isinstance(problem, HeadraceError)
             why = str(problem) if is_known else f"{type(problem).__name__}: {problem}"
-            print(json.dumps({"error": why}), file=pipe, flush=True)
+            send({"error": why})
             raise
-        print(json.dumps({"answer": reply}), file=pipe, flush=True)
+        send({"answer": reply})
 
 
-def when_orphaned(act: Callable[[], object], take: Callable[[bytes], object] = lambda line: None) -> None:
+def when_orphaned(act: Callable[[], object], take: Callable[[bytes], object] = lambda line: None) -> threading.Thread:
     """In a child: call `act` in a thread when the parent is gone, and `take` with each line that it sends before."""
 
     def watch() -> None:
@@ -170,7 +178,9 @@ def when_orphaned(act: Callable[[], object], take: Callable[[bytes], object] = l
                 take(line)
         act()
 
-    threading.Thread(target=watch, name="headrace-parent", daemon=True).start()
+    thread = threading.Thread(target=watch, name="headrace-parent", daemon=True)
+    thread.start()
+    return thread
 
 
 def _end_session() -> None:

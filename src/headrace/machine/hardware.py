@@ -50,7 +50,7 @@ class Hardware:
 
 
 def find_hardware() -> Hardware:
-    """Look at the machine."""
+    """Collect the facts about this machine's hardware."""
     return Hardware(
         host=socket.gethostname(),
         system=platform.platform(),

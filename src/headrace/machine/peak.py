@@ -13,8 +13,8 @@ from headrace.machine.device import best_device
 SIZES = (512, 1024, 2048)
 NUM_ROUNDS = 3
 ENOUGH_CLEAN = 3
-PATIENCE = 5.0  # times as long at most, while others use the processor
-CLEAN_SHARE = 0.85  # of the processor time that its threads could have had
+PATIENCE = 5.0  # measure up to this many times as long while other programs use the processor
+CLEAN_SHARE = 0.85  # a product is undisturbed if its threads got this share of the processor time they could have had
 
 Product = Callable[[Tensor, Tensor], Tensor]
 

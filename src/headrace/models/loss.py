@@ -90,5 +90,4 @@ class _HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
         grad_ND, grad_VD = ctx.saved_tensors
         assert upstream[0] == 1, "scale the loss by `scale`: its gradients are computed already"
-        return grad_ND, grad_VD, None, None, None, None, None
         return grad_ND, grad_VD, None, None, None, None

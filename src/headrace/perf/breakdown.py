@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.stages import COMPUTING, Stage
 
 NEAR_PEAK_PERCENT = 60.0
-TAKEN_PERCENT = 25.0  # of the processor time that a run wanted: beyond this, what others do explains its speed
+TAKEN_PERCENT = 25.0  # if other programs took more of the processor, they are the bottleneck
 REMEDIES: dict[str, str] = {
     Stage.DATA_WAIT: "Prepare the corpus first, raise data.num_workers or data.prefetch_batches, or use a faster disk.",
     Stage.AGGREGATION: "Take larger batches (fewer updates for the same tokens), fewer processes with more threads"
@@ -85,10 +85,12 @@ def _computing(share: float, percent_of_peak: float | None) -> Bottleneck:
         return Bottleneck("computing", f"{evidence}; the machine's peak is unknown", "")
     evidence += f", and training reaches {percent_of_peak:.0f}% of the measured matrix peak"
     if percent_of_peak >= NEAR_PEAK_PERCENT:
-        remedy = "Near what this machine can do: a smaller model, a shorter sequence or more cores are what is left."
+        remedy = (
+            "This is near what the machine can do: only a smaller model, shorter sequences or more cores would help."
+        )
         return Bottleneck("computing: matrix products", evidence, remedy)
     remedy = (
-        "Small matrices, memory traffic and the cost of starting operations keep it from the peak: larger"
+        "Small matrices, memory traffic and the cost of starting operations keep the run from the peak: larger"
         " micro-batches or a wider model use the machine better."
     )
     return Bottleneck("computing: overhead and memory traffic", evidence, remedy)

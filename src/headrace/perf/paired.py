@@ -12,7 +12,7 @@ Pairs = Sequence[tuple[float, float]]
 
 # If errors are normal, all but one in three hundred repetitions end within this many standard deviations.
 NUM_DEVIATIONS = 3.0
-LEAST_NOISE = 0.005  # of a ratio; a few pairs can look quieter by chance than any machine is
+LEAST_NOISE = 0.005  # the least noise of a ratio: a few pairs can agree by chance
 
 
 @dataclass(frozen=True)

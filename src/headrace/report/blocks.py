@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Paragraph:
     text: str
     is_key: bool = False
-    """Whether it is the one sentence to read."""
+    """Whether this is the most important sentence of its section."""
 
 
 @dataclass(frozen=True)

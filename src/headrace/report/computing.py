@@ -14,7 +14,7 @@ from headrace.training.optimizers.assignment import state_bytes
 from headrace.units import human_bytes, human_count, human_percent, human_rate
 
 SCALING_HEADINGS = (
-    "processes x threads", "tokens/s", "times the first", "expected", "efficiency", "memory each", "aggregation",
+    "processes x threads", "tokens/s", "speedup", "expected", "efficiency", "memory per process", "aggregation",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
     if not scatter:
         return [*blocks, Paragraph("No roofline: the peak or the memory bandwidth of the machine is unknown.")]
     roof = _roof(next(run for run in runs if _points(run)), scatter)
-    chart = Chart("Roofline", "FLOPs for each byte moved", "GFLOP/s", [roof, *scatter], is_logarithmic=True)
+    chart = Chart("Roofline", "FLOPs per byte moved", "GFLOP/s", [roof, *scatter], is_logarithmic=True)
     headings = ["stage", "FLOP/byte", "achieved", "attainable (bound by)", "of attainable"]
     return [*blocks, chart, Table(headings, rows)]
 
@@ -48,7 +48,7 @@ def flops_table(work: Work, title: str = "matrix FLOPs of an update") -> Table:
         cells = [human_count(phases[phase]) if phases[phase] else "·" for phase in PHASES]
         rows.append([part, parameters, *cells, human_percent(100 * sum(phases.values()) / total)])
     sums = [human_count(work.phase_flops(phase)) for phase in PHASES]
-    rows.append(["in all", human_count(work.counts.num_parameters), *sums, "100%"])
+    rows.append(["total", human_count(work.counts.num_parameters), *sums, "100%"])
     return Table([title, "parameters", *PHASES, "share"], rows)
 
 
@@ -57,7 +57,7 @@ def _points(run: RunRecord) -> list[Point]:
     per_token = run.environment.activation_bytes_per_token
     if not bandwidth or not peak or per_token is None:
         return []
-    kept = per_token * run.tokens_per_step
+    kept = per_token * run.training.tokens_per_update
     traffic = least_traffic(run.work, run.num_micro_batches, kept, state_bytes(run.work.counts, run.training.optimizer))
     seconds = {stage: value / len(run.metrics) for stage, value in run.seconds.items()}
     return roofline_points(run.work.timed_flops, traffic, seconds, peak, bandwidth)
@@ -83,7 +83,7 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
             blocks.append(Bar(f"{run.name}: {human_bytes(sum(parts.values()))} by count", bars))
         rows = [[name, human_bytes(size)] for name, size in (parts or {}).items()]
         rows.append(["measured peak of the process", human_bytes(peak)])
-        rows.append(["memory of the machine", "unknown" if total is None else human_bytes(total)])
+        rows.append(["memory of the machine", human_bytes(total)])
         blocks.append(Table([run.name if len(runs) > 1 else "part", "bytes"], rows))
         if parts and total is not None:
             growing = parts.get("activations", 0) + parts.get("fragmentation", 0)
@@ -101,13 +101,13 @@ def _room(run: RunRecord, growing: int, free: float) -> str:
     use = f"micro-batches of {size:,} sequences instead of {now:,}, or " if size > now else ""
     each = "" if run.num_processes == 1 else " for each process"
     return (
-        f"Headroom{each}: {human_bytes(free)} below 90% of the machine. Enough for {use}sequences up to"
-        f" {factor:,.1f} times as long."
+        f"Headroom{each}: {human_bytes(free)} below 90% of the machine's memory. That is enough for {use}sequences up"
+        f" to {factor:,.1f} times as long."
     )
 
 
 def scaling(runs: Sequence[RunRecord]) -> list[Block]:
-    """Show measured updates by threads and processes, and matrix products by threads."""
+    """Show the measured speed of updates by threads and processes, and of matrix products by threads."""
     blocks = [Table(SCALING_HEADINGS, _updates(run.environment.scaling)) for run in runs if run.environment.scaling]
     return [*blocks, *_products(runs)]
 
@@ -135,4 +135,4 @@ def _products(runs: Sequence[RunRecord]) -> list[Block]:
     for precision, rates in sorted(machine.measurements.matmul_flops.items()):
         base = rates[min(rates)]
         rows += [[precision, str(n), human_rate(rates[n]), f"{rates[n] / base:.2f}"] for n in sorted(rates)]
-    return [Table(["matrix products", "threads", "rate", "times one thread"], rows)]
+    return [Table(["matrix products", "threads", "rate", "speedup"], rows)]

@@ -1,11 +1,11 @@
-"""Sections on the progress of a run: loss, throughput, data wait, processor use."""
+"""Sections on the progress of a run: loss, throughput, data wait, processor use, samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from headrace.perf import speed
-from headrace.report.blocks import Block, Chart, Paragraph, Series, Table
+from headrace.report.blocks import Block, Chart, Paragraph, Quote, Series, Table
 from headrace.report.read import RunRecord
 from headrace.run.records import StepRecord
 from headrace.units import human_percent, human_time
@@ -47,13 +47,17 @@ def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
     throughput = over_steps(runs, "Throughput", "tokens/s while training", _training_rate)
     norm = over_steps(runs, "Gradient norm", "", lambda _, line: None if line.skipped else line.gradient_norm)
     skipped = [(run.name, sum(line.skipped for line in run.metrics)) for run in runs]
-    notes = [Paragraph(f"{name}: {number} update(s) skipped: not finite.") for name, number in skipped if number]
+    notes = [
+        Paragraph(f"{name}: {number} update(s) skipped because the loss or gradient was not finite.")
+        for name, number in skipped
+        if number
+    ]
     return [both, throughput, rate, norm, *notes]
 
 
 def _training_rate(run: RunRecord, line: StepRecord) -> float:
     """Return the throughput of a step without evaluation and saving, which come rarely and would hide the rest."""
-    return speed.tokens_per_second(run.tokens_per_step, line.update_s)
+    return speed.tokens_per_second(run.training.tokens_per_update, line.update_s)
 
 
 def data_wait(runs: Sequence[RunRecord]) -> list[Block]:
@@ -110,3 +114,13 @@ def _row(line: StepRecord) -> list[str]:
         f"{line.learning_rate:.2e}",
         "" if line.tokens_per_second is None else f"{line.tokens_per_second:,.0f}",
     ]
+
+
+def samples(runs: Sequence[RunRecord]) -> list[Block]:
+    """Quote the first and the last sample of each run."""
+    blocks: list[Block] = []
+    for run in runs:
+        chosen = run.samples[:1] + run.samples[1:][-1:]
+        for (step, text), when in zip(chosen, ("before", "after"), strict=False):
+            blocks.append(Quote(f"{run.name}, {when}: step {step:,}", text))
+    return blocks or [Paragraph("No samples were written.")]

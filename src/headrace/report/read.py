@@ -37,7 +37,7 @@ class RunRecord:
     environment: Environment
     metrics: list[StepRecord]
     summary: Run | None
-    """None while the run goes on, and after it was killed."""
+    """The summary; None while the run is going on, and after it was killed."""
     corpus: CorpusRecord | None
     ledger: list[Ledger] | None
     tuning: TuningRecord | None
@@ -56,10 +56,6 @@ class RunRecord:
     @property
     def tokens(self) -> int:
         return self.metrics[-1].tokens
-
-    @property
-    def tokens_per_step(self) -> int:
-        return self.training.batch_size * self.training.max_length
 
     @property
     def num_micro_batches(self) -> int:
@@ -89,8 +85,8 @@ class RunRecord:
         training = self.training
         return flops.count_work(
             self.config.model,
-            training.max_length,
-            self.tokens_per_step,
+            training.sequence_length,
+            self.training.tokens_per_update,
             update_flops(self.config.model, training.optimizer),
             training.gradient_checkpointing,
         )

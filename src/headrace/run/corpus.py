@@ -19,7 +19,7 @@ from headrace.training.evaluate import Evaluator
 from headrace.training.execution import Execution
 from headrace.training.pauses import MOST_TOKENS
 
-LEAST_VALIDATION_TOKENS = 32  # a loss on fewer says nothing
+LEAST_VALIDATION_TOKENS = 32  # the loss on fewer tokens is meaningless
 
 
 def training_sources(config: Config) -> list[Source]:
@@ -34,7 +34,7 @@ def training_sources(config: Config) -> list[Source]:
 
 
 def tokenizer_spec(config: Config) -> str:
-    """Return the tokenizer that is given, else bpe of the vocabulary's size, else the default; write it down."""
+    """Return the tokenizer: the given one, else BPE of the vocabulary size, else the default. Its key is set to it."""
     data, size = config.data, config.model.vocab_size
     data.tokenizer = data.tokenizer or (f"bpe:{size}" if size else DEFAULT_TOKENIZER)
     return data.tokenizer
@@ -53,9 +53,11 @@ def expected_vocabulary(spec: str) -> int:
 
 
 def prepare_corpus(config: Config, group: Group) -> None:
-    """Tokenise the corpus once: each machine a share, then rank 0 the rest, then machines with a folder of their own.
+    """Tokenise the whole corpus, before several processes train on it.
 
-    Machines may share the folder, and find done what others did, or have their own, and do the rest themselves.
+    All machines tokenise their shares at the same time; then rank 0 completes the cache, and then every other machine
+    does. The last step finds everything done where machines share the cache folder; a machine with a folder of its own
+    tokenises the rest of the corpus there.
     """
     sources, tokenizer, folder = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
     special = config.data.special_tokens_in_text
@@ -75,7 +77,7 @@ def prepare_corpus(config: Config, group: Group) -> None:
 
 
 def open_training(config: Config, rank: int = 0, world_size: int = 1) -> Loader:
-    """Open the text to train on."""
+    """Open a loader of the training text, which gives this rank its rows of every batch."""
     return Loader(
         training_sources(config),
         rank=rank,
@@ -87,12 +89,12 @@ def open_training(config: Config, rank: int = 0, world_size: int = 1) -> Loader:
 
 
 def open_validation(config: Config, training_cache: Cache) -> Loader | None:
-    """Open what is kept for validation, to draw a sample from; None: nothing is."""
+    """Open a loader of the validation text, to draw a sample from; None if the configuration asks for no validation."""
     data = config.data
     if not data.validation_fraction and not data.validation_sources:
         return None
     common = _common(config) | {"prefetch_batches": 0, "queue_capacity": None, "shuffle": True}
-    if data.cache_dir:  # a folder holds one corpus: the folder itself is the training text's
+    if data.cache_dir:  # a cache folder holds one corpus, and this one holds the training text
         common["cache_dir"] = Path(data.cache_dir) / VALIDATION
     return Loader(
         training_cache if _is_split(config) else data.apply_options(as_sources(list(data.validation_sources))),
@@ -103,7 +105,7 @@ def open_validation(config: Config, training_cache: Cache) -> Loader | None:
 
 
 def open_evaluator(config: Config, training_cache: Cache, execution: Execution) -> tuple[Evaluator | None, str]:
-    """Return what evaluates a run, or None and, where a person should know why there is none, the reason."""
+    """Return the evaluator of a run, or None; and a notice for the user if there is too little validation text."""
     loader = open_validation(config, training_cache)
     if loader is None:
         return None, ""
@@ -125,10 +127,11 @@ def _is_split(config: Config) -> bool:
 
 
 def _common(config: Config) -> dict[str, Any]:
+    """Return the arguments that the loaders of training and validation share."""
     data, training = config.data, config.training
     return {
         "batch_size": training.batch_size,
-        "sequence_length": training.max_length,
+        "sequence_length": training.sequence_length,
         "seed": training.seed,
         "validation_fraction": data.validation_fraction if _is_split(config) else 0.0,
         "cache_dir": data.cache_dir or None,
@@ -137,17 +140,17 @@ def _common(config: Config) -> dict[str, Any]:
 
 
 def complete_model(config: Config, tokenizer: Tokenizer) -> None:
-    """Fill in what depends on the data, and refuse what does not fit together."""
+    """Set the vocabulary size and the context where they are open; refuse ones that are too small for the data."""
     model = config.model
     if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
         raise UsageError(
             f"model.vocab_size {model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} tokens. Use"
-            f" model.vocab_size={tokenizer.vocab_size} or more, or 0 for just as many."
+            f" model.vocab_size={tokenizer.vocab_size} or more, or 0 for exactly the tokenizer's number."
         )
     model.vocab_size = model.vocab_size or tokenizer.vocab_size
-    model.context = model.context or config.training.max_length
-    if config.training.max_length > model.context:
+    model.context = model.context or config.training.sequence_length
+    if config.training.sequence_length > model.context:
         raise UsageError(
-            f"training.max_length {config.training.max_length} is above the model's context {model.context}. Use"
-            f" model.context={config.training.max_length} or training.max_length={model.context}"
+            f"training.max_length {config.training.sequence_length} is above the model's context {model.context}. Use"
+            f" model.context={config.training.sequence_length} or training.max_length={model.context}."
         )

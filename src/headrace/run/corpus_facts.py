@@ -33,7 +33,7 @@ def corpus_facts(cache: Cache, config: Config, max_steps: int | None) -> dict[st
     epochs = None
     if expected and max_steps:
         share = 1.0 if config.data.validation_sources else 1 - config.data.validation_fraction
-        epochs = round(max_steps * training.batch_size * training.max_length / (expected * share), 3)
+        epochs = round(max_steps * training.tokens_per_update / (expected * share), 3)
     return {
         "files": sum(segment.num_files for segment in cache.segments if segment.ordinal == 0),
         "bytes": total_bytes,

@@ -1,16 +1,16 @@
 """The run directory: one living process writes it, and a killed one leaves it readable.
 
 config.json         the resolved configuration (run/config.py)
-environment.json    versions, machine, measured peak, how steps are computed (run/records.py: Environment)
-metrics.jsonl       one object per step (run/records.py: StepRecord)
+environment.json    versions, machine, measured peak, how steps are computed (run/records/environment.py)
+metrics.jsonl       one object per step (run/records/step.py)
 samples.txt         sampled text before training and at each evaluation
-corpus.json         tokenisation and chunking statistics (data/explain/description.py)
+corpus.json         tokenisation and chunking statistics (data/explain/description.py; read by run/records/corpus.py)
 ledger.json         what became of every token of a pass (data/explain/ledger.py)
-summary.json        the end result (run/records.py: Run)
-tune.json           what `headrace tune --run` measured
+summary.json        the end result (run/records/summary.py)
+tune.json           what `headrace tune --run` measured (run/records/tuning.py)
 tensorboard/        event files, if asked for
 run.lock            held by the process that trains here; means nothing when nobody holds it
-checkpoints/        see training/checkpoint.py, and for their state.json run/records.py: CheckpointState
+checkpoints/        see training/checkpoint.py, and for their state.json run/records/checkpoint.py
 """
 
 from __future__ import annotations
@@ -222,7 +222,9 @@ def read_run_config(folder: Path) -> dict[str, Any]:
     """Read the resolved configuration of a run, section by section."""
     values = read_json(folder / "config.json")
     if not isinstance(values, dict) or not values or not all(isinstance(section, dict) for section in values.values()):
-        raise CheckpointError(f"{folder}: not a run directory (no readable config.json).")
+        raise CheckpointError(
+            f"{folder}: not a run directory (no readable config.json). Name one that `headrace train` wrote."
+        )
     return upgraded_config(values)
 
 

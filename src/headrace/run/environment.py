@@ -37,12 +37,12 @@ def describe_environment(
     """Return what a report needs besides the metrics; counts activations on the network itself."""
     training = config.training
     per_token = activation_bytes_per_token(network, execution)
-    counts = count(config.model, training.max_length)
+    counts = count(config.model, training.sequence_length)
     parts = memory_parts(
         config.model,
         counts,
         state_bytes(counts, training.optimizer),
-        micro_batch_tokens=execution.micro_batch_size * training.max_length,
+        micro_batch_tokens=execution.micro_batch_size * training.sequence_length,
         activation_bytes_per_token=per_token,
         head_chunk_bytes=execution.head_chunk_bytes,
         loader_bytes=loader_bytes,

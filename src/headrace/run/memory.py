@@ -24,7 +24,7 @@ from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
 from headrace.units import human_bytes
 
-BATCHES_HELD = 4  # in memory, by the loader and the step together
+BATCHES_HELD = 4  # batches that the loader and the step hold in memory together
 
 
 def count_memory(
@@ -41,15 +41,15 @@ def count_memory(
         per_token = estimated_activation_bytes_per_token(model, execution.precision)
         if execution.gradient_checkpointing:
             per_token = checkpointed_bytes_per_token(model, per_token)
-    counts = count(model, training.max_length)
+    counts = count(model, training.sequence_length)
     return memory_parts(
         model,
         counts,
         state_bytes(counts, training.optimizer),
-        execution.micro_batch_size * training.max_length,
+        execution.micro_batch_size * training.sequence_length,
         per_token,
         execution.head_chunk_bytes,
-        BATCHES_HELD * training.batch_size * (training.max_length + 1) * 4,
+        BATCHES_HELD * training.batch_size * (training.sequence_length + 1) * 4,
         runtime_bytes,
         num_shards=num_processes if config.run.sharding == "fsdp" else 1,
         precision=execution.precision,

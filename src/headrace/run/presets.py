@@ -68,10 +68,10 @@ def gpt2_small() -> Values:
     }
 
 
-def _plain(d_model: int, num_layers: int, vocab_size: int, max_length: int, batch_size: int) -> Values:
+def _plain(d_model: int, num_layers: int, vocab_size: int, sequence_length: int, batch_size: int) -> Values:
     return {
         "model": {"d_model": d_model, "num_layers": num_layers, "vocab_size": vocab_size},
-        "training": {"max_length": max_length, "batch_size": batch_size},
+        "training": {"max_length": sequence_length, "batch_size": batch_size},
     }
 
 

@@ -112,7 +112,7 @@ class Pretraining:
         limits = Limits.from_config(config.training, self.loader.steps_per_epoch)
         self._max_steps = limits.steps
         position = saved.position if saved is not None else Position()
-        self.counts = count(config.model, config.training.max_length)
+        self.counts = count(config.model, config.training.sequence_length)
         self.run = Run(folder=self.folder.path, parameters=self.counts.num_parameters)
         self.history = self.folder.history(position.step) if saved is not None else History()
         recall(self.run, position, self.history)
@@ -279,7 +279,7 @@ class Pretraining:
         """Write corpus.json and ledger.json, once, when the whole corpus is tokenised."""
         if self.loader.cache.is_complete and not self._is_described:
             self._is_described = True
-            corpus = describe(self.loader.cache, self.config.training.max_length, self.config.data.packing)
+            corpus = describe(self.loader.cache, self.config.training.sequence_length, self.config.data.packing)
             self.folder.write_json("corpus.json", corpus)
             ledgers = [asdict(ledger) for ledger in self.loader.ledger()]
             self.folder.write_json("ledger.json", ledgers)

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from headrace.distributed.group import Group
 from headrace.errors import CheckpointError, UsageError
 from headrace.run.config import Config
-from headrace.run.directory import RunFolder
-from headrace.run.records import CheckpointState
+from headrace.run.directory import Kind, RunFolder
+from headrace.run.records import CheckpointState, SavedModel
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.execution import Execution
 from headrace.training.restore import STATE, read_state
@@ -32,8 +32,17 @@ def split_checkpoint(path: Path) -> tuple[Path, bool | str]:
 
 def read_checkpoint_state(checkpoint: Path) -> CheckpointState:
     """Read the state of a checkpoint, once every file of it has been checked."""
+    return _read_as(CheckpointState, checkpoint)
+
+
+def read_saved_model(checkpoint: Path) -> SavedModel:
+    """Read what generating text needs of a checkpoint's state, once every file of the checkpoint has been checked."""
+    return _read_as(SavedModel, checkpoint)
+
+
+def _read_as(kind: type[Kind], checkpoint: Path) -> Kind:
     try:
-        return CheckpointState.model_validate(read_state(checkpoint))
+        return kind.model_validate(read_state(checkpoint))
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -50,7 +59,7 @@ def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Che
     if not wanted:
         if folder.holds_a_run:
             raise UsageError(
-                f"{folder.path}: holds a run already. Choose another --out, or go on with it:"
+                f"{folder.path}: holds a run already. Choose another --out, or continue it:"
                 f" headrace train --resume {folder.path}"
             )
         return None
@@ -58,7 +67,9 @@ def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Che
     found = checkpoints.find(name) if group.is_main else None
     name = group.from_main(found.name if found else "", "finding the checkpoint")
     if wanted is True and not name and not folder.holds_a_configuration:
-        raise CheckpointError(f"{folder.path}: no checkpoint to resume from.")
+        raise CheckpointError(
+            f"{folder.path}: no checkpoint to resume from. To begin a run where there is none: run.resume=auto."
+        )
     return folder.path / "checkpoints" / name if name else None
 
 
@@ -75,16 +86,23 @@ def resumed_execution(saved: CheckpointState, config: Config, group: Group) -> E
     )
 
 
+_REMEDY = "Resume with the value of the run, or start a new run with another --out."
+
+
 def check_resumable(config: Config, saved: CheckpointState) -> None:
     """Refuse a model, tokenizer or order of batches other than the run's; the loader's state checks the text itself."""
     before, now = saved.config.data.tokenizer, config.data.tokenizer
     if before != now:
-        raise CheckpointError(f"data.tokenizer was {before!r} in the run and is {now!r} now: other tokens.")
+        raise CheckpointError(
+            f"data.tokenizer was {before!r} in the run and is {now!r} now: the tokens differ. {_REMEDY}"
+        )
     for key, value in saved.config.model.model_dump().items():
         mine = getattr(config.model, key)
         if mine != value:
-            raise CheckpointError(f"model.{key} was {value!r} in the run and is {mine!r} now: not the same model.")
+            raise CheckpointError(
+                f"model.{key} was {value!r} in the run and is {mine!r} now: not the same model. {_REMEDY}"
+            )
     for key in ("optimizer", "batch_size", "max_length", "seed"):
         was, is_now = getattr(saved.config.training, key), getattr(config.training, key)
         if was != is_now:
-            raise CheckpointError(f"training.{key} was {was!r} in the run and is {is_now!r} now.")
+            raise CheckpointError(f"training.{key} was {was!r} in the run and is {is_now!r} now. {_REMEDY}")

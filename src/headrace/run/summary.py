@@ -14,7 +14,7 @@ from headrace.stages import PAUSES, UPDATING, Stage
 from headrace.training.loop import StepInfo
 from headrace.training.schedule import Position
 
-LOOK_SECONDS = 1.0  # between looks at what other programs take: each costs half a millisecond
+LOOK_SECONDS = 1.0  # the time between two looks at other programs, each of which costs half a millisecond
 
 
 def recall(run: Run, position: Position, history: History) -> None:

@@ -55,7 +55,7 @@ def choose_execution(
     `num_processes`: how many share the rows of a batch. `seconds`: after these, one round for each choice is enough.
     """
     num_rows = training.batch_size // num_processes
-    probe_size = default_micro_batch(num_rows, training.max_length)
+    probe_size = default_micro_batch(num_rows, training.sequence_length)
     plain = _plainest(training, num_rows, probe_size, memory_limit)
     replica = Replica(network)
 
@@ -74,7 +74,7 @@ def choose_execution(
     best = fastest(_alternatives(probe, training), measure, seconds=seconds)
     best = replace(best, micro_batch_size=plain.micro_batch_size)
     if not training.micro_batch_size:
-        sizes = candidate_sizes(num_rows, training.max_length)
+        sizes = candidate_sizes(num_rows, training.sequence_length)
         if memory_limit is not None:
             sizes = _sizes_within(sizes, best, measure, memory_limit - reserve)
         best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure, seconds=seconds)

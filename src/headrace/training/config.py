@@ -83,9 +83,19 @@ class TrainingConfig(BaseModel):
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Seed of weights, order and samples."""
 
+    @property
+    def sequence_length(self) -> int:
+        """Tokens per sequence: what the key max_length is called everywhere but in configurations."""
+        return self.max_length
+
+    @property
+    def tokens_per_update(self) -> int:
+        """Tokens that one update trains on, over all processes."""
+        return self.batch_size * self.sequence_length
+
     @model_validator(mode="after")
     def _check_update(self) -> TrainingConfig:
-        if self.batch_size * self.max_length > MAX_UPDATE_TOKENS:
+        if self.tokens_per_update > MAX_UPDATE_TOKENS:
             raise ValueError(
                 f"batch_size {self.batch_size:,} times max_length {self.max_length:,} is more than"
                 f" {MAX_UPDATE_TOKENS:,} tokens per update"

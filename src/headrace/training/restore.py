@@ -52,7 +52,7 @@ def name_whole_one(folder: Path, other_than: str) -> str:
     found = newest_whole(folder, other_than)
     if found is None:
         return "There is no other checkpoint that is whole."
-    return f"{found} is whole: `headrace train --resume {found}` goes on from it."
+    return f"{found} is whole: `headrace train --resume {found}` continues from it."
 
 
 def load_weights(checkpoint: Path, network: Network) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.errors import UsageError
 from headrace.training.config import TrainingConfig
 
-DEFAULT_MINUTES = 10.0  # of a run without any limit
+DEFAULT_MINUTES = 10.0  # the time limit of a run that sets no limit
 LEAST_WARMUP_FACTOR = 0.01
 """Least learning rate of a warm-up, as a share of the peak: its first update must do something."""
 
@@ -43,7 +43,7 @@ class Limits:
         if training.num_epochs:
             if steps_per_epoch == 0:
                 raise UsageError(
-                    "the corpus is smaller than one batch: choose a smaller one, such as training.batch_size=1"
+                    "the corpus is smaller than one batch: choose a smaller batch, such as training.batch_size=1"
                 )
             steps.append(max(1, round(training.num_epochs * steps_per_epoch)))
         if not steps and not training.max_minutes:

@@ -78,7 +78,7 @@ class TrainStep:
         """Do one update."""
         network, group = self._replica.network, self._replica.group
         num_tokens = sum(count for (count,) in group.gather([batch.num_tokens], "counting targets"))
-        # Averaging over processes divides by their number once more.
+        # Gradients are averaged over the processes, which divides by their number once more.
         scale = group.world_size / max(num_tokens, 1)
         loss, seconds = accumulate(self._replica, batch, self._execution, scale)
         began = time.perf_counter()
@@ -108,7 +108,7 @@ class TrainStep:
 def accumulate(
     replica: Replica, batch: TokenBatch, execution: Execution, scale: float | None = None
 ) -> tuple[float, StepSeconds]:
-    """Compute the gradients of scale x the sum of the losses, micro-batch by micro-batch; return that loss, and times.
+    """Compute the gradients of scale x the sum of losses, micro-batch by micro-batch; return that loss and the times.
 
     Without a scale, the loss is the mean over all targets of the batch. In a group, gradients become those of the mean
     over its processes.

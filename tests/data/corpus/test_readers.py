@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.data.cache.encode import encode_documents
 from headrace.data.corpus.readers import Reader
-from headrace.data.corpus.segments import plan_segments
+from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source
 from tests.conftest import make_text
 from tests.data.corpus.test_cuts import TEXTS
@@ -42,7 +42,7 @@ def documents(source: Source) -> list[bytes]:
     reader = Reader([source])
     found: list[bytes] = []
     is_open = False
-    for segment in plan_segments([source]):
+    for segment in divide_corpus([source]):
         for chunk in reader.chunks(segment):
             for part in chunk.parts:
                 texts = [document for batch in part.documents(Counter()) for document in batch]
@@ -90,7 +90,7 @@ def test_parquet(tmp_path: Path, kind: pa.DataType) -> None:
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=37)
     source = Source(path=str(tmp_path))
     assert [d.decode() for d in documents(source)] == texts
-    assert len(plan_segments([source])) > 3
+    assert len(divide_corpus([source])) > 3
 
 
 def test_parquet_rows_without_text_are_counted(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.data.corpus.scale import current_scale, use_scale
 from headrace.data.order.split import Split
 from tests.conftest import make_text
 
@@ -133,16 +135,15 @@ def test_equal_documents_are_on_one_side(tmp_path: Path) -> None:
     assert len(validation) == 3 * len(set(validation)) > 100
 
 
-def test_a_document_is_drawn_by_its_own_tokens_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_is_drawn_by_its_own_tokens_alone(tmp_path: Path) -> None:
     texts = [make_text(1 + n % 90, seed=n).replace("\n", " ") for n in range(400)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
     source = {"path": str(tmp_path / "a.txt"), "document": "line"}
     cache = hr.prepare([source], tokenizer="byte", out=tmp_path / "cache")
     whole = [Split(cache, "train", 0.2).ranges(segment) for segment in range(len(cache.segments))]
-    monkeypatch.setattr("headrace.data.order.split.SLICE_TOKENS", 7)
-    monkeypatch.setattr("headrace.data.order.split.SLICE_DOCUMENTS", 3)
-    for segment, expected in enumerate(whole):
-        assert np.array_equal(Split(cache, "train", 0.2).ranges(segment), expected)
+    with use_scale(replace(current_scale(), hashed_tokens=7, drawn_documents=3)):
+        for segment, expected in enumerate(whole):
+            assert np.array_equal(Split(cache, "train", 0.2).ranges(segment), expected)
 
 
 def test_documents_of_the_same_words_in_another_order_are_drawn_apart(tmp_path: Path) -> None:
@@ -157,10 +158,8 @@ def test_documents_of_the_same_words_in_another_order_are_drawn_apart(tmp_path: 
 @pytest.mark.parametrize("length", [1, 7, 40])
 @pytest.mark.parametrize("part", ["train", "validation"])
 def test_windows_lie_end_to_end_over_the_documents_of_a_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Any, length: int, short_piece: int
+    tmp_path: Path, part: Any, length: int, short_piece: int
 ) -> None:
-    monkeypatch.setattr("headrace.data.order.windows.SHORT_PIECE_TOKENS", short_piece)
-    monkeypatch.setattr("headrace.data.order.windows.SEAM_TOKENS", 100)
     (tmp_path / "a.txt").write_text("\n".join(make_text(1 + n % 60, seed=n).replace("\n", " ") for n in range(500)))
     source = {"path": str(tmp_path / "a.txt"), "document": "line"}
     cache = hr.prepare([source], tokenizer="byte", out=tmp_path / "cache")
@@ -170,7 +169,8 @@ def test_windows_lie_end_to_end_over_the_documents_of_a_part(
         tokens = np.concatenate(list(cache.tokens(segment, 0, 1 << 40)))
         expected += [tokens[start:stop] for start, stop in zip(*split.ranges(segment), strict=True)]
     line = np.concatenate(expected)
-    with hr.Loader(cache, 3, length, split=part, validation_fraction=0.3, shuffle=False) as loader:
+    scale = replace(current_scale(), short_piece_tokens=short_piece, seam_tokens=100)
+    with use_scale(scale), hr.Loader(cache, 3, length, split=part, validation_fraction=0.3, shuffle=False) as loader:
         rows = np.concatenate(
             [np.append(batch.inputs, batch.targets[:, -1:], 1) for batch, _ in zip(loader, range(9), strict=False)]
         )

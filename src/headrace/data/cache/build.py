@@ -28,7 +28,7 @@ MINIMUM_MEMORY_BYTES = 96 << 20
 
 
 def check_memory_budget(budget: int | None) -> None:
-    """Refuse a budget that tokenising cannot keep, before any work is done."""
+    """Refuse a budget that is too small for tokenising, before any work is done."""
     if budget is not None and budget < MINIMUM_MEMORY_BYTES:
         raise UsageError(
             f"memory_budget {budget / 2**20:.1f} MiB is too small for tokenising. The least is"
@@ -43,7 +43,7 @@ class Progress:
     total_bytes: int
     done_bytes: int = 0
     tokenised_bytes: int = 0
-    """Of these, what was not found in an earlier build."""
+    """The part of `done_bytes` that no earlier build had tokenised."""
     tokenised_files: int = 0
     num_tokens: int = 0
     num_documents: int = 0
@@ -116,7 +116,7 @@ class Builder:
         return True
 
     def close(self) -> None:
-        """Stop and drop what is half done; what is sealed stays, and a later start goes on from it."""
+        """Stop, and drop unfinished shards; sealed ones stay, and a later build continues from them."""
         self._stopping.set()
         if not self.cache.is_complete:
             self.cache.fail(CacheError(f"{self.cache.path}: the builder was closed before the cache was complete."))
@@ -201,7 +201,9 @@ class Builder:
 
     def _fail(self, problem: BaseException) -> None:
         if not isinstance(problem, HeadraceError | Exception):
-            problem = CacheError(f"a tokenising worker ended: {problem!r}")
+            problem = CacheError(
+                f"a tokenising worker failed: {problem!r}. Run the same command again: what is sealed is kept."
+            )
         self.failure = self.failure or problem
         self.cache.fail(problem)
         self._stopping.set()
@@ -210,13 +212,13 @@ class Builder:
 
 
 def anonymous_bytes() -> int:
-    """Measure the memory of this process that is not a mapped file: what a budget is about."""
+    """Measure the memory of this process without mapped files, which a budget does not count."""
     info = psutil.Process().memory_info()
     return int(info.rss - getattr(info, "shared", 0))
 
 
 def _lower_priority() -> None:
-    """Let training go first: on Linux a thread has a priority of its own."""
+    """Lower the priority of this thread, so that training goes first; possible on Linux only."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

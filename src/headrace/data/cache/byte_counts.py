@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import sample_documents
-from headrace.data.corpus.segments import plan_segments
+from headrace.data.corpus.segments import divide_corpus
 from headrace.errors import CorpusError
 
 SAMPLE_BYTES = 512 << 10
@@ -30,8 +30,8 @@ def bytes_per_id(cache: Cache) -> npt.NDArray[np.float64]:
     text_bytes, decoded_bytes = 0, 0.0
     encoder = cache.tokenizer.encoder()
     try:
-        # A cache that was opened, not planned, does not know the files of its segments.
-        segments = [segment for segment in cache.segments if segment.files] or plan_segments(cache.sources)
+        # The segments of a cache that was opened by its manifest do not know their files.
+        segments = [segment for segment in cache.segments if segment.files] or divide_corpus(cache.sources)
         for pieces in _batches(sample_documents(cache.sources, segments, SAMPLE_BYTES, SAMPLE_PLACES)):
             text_bytes += sum(map(len, pieces))
             decoded_bytes += lengths[encoder.encode(pieces)[0]].sum()
@@ -41,7 +41,7 @@ def bytes_per_id(cache: Cache) -> npt.NDArray[np.float64]:
 
 
 def _batches(pieces: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """Group pieces, so that little is in memory and few calls are made."""
+    """Group pieces: few enough to take little memory, enough to need few calls of the encoder."""
     batch: list[bytes] = []
     for piece in pieces:
         batch.append(piece)

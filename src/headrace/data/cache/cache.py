@@ -50,9 +50,9 @@ class Cache:
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self.retired: list[str] = []
-        """Shards that only the version before this one needed."""
+        """Shards that only the previous version of the corpus needed."""
         self.skipped: Counter[str] = Counter()
-        """Files that were left out when the corpus was planned, by reason; unknown of a cache that was just opened."""
+        """Number of files left out of the corpus, by reason; empty for a cache that was opened by its manifest."""
         self._wanted: list[int] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -70,7 +70,7 @@ class Cache:
         path = Path(path)
         if not (path / MANIFEST).exists():
             if (path / PARTIAL).exists():
-                raise CacheError(f"{path}: this cache is not finished. Run what began it again.")
+                raise CacheError(f"{path}: this cache is not finished. Run the command that began it again.")
             raise CacheError(f"{path}: not a token cache (no {MANIFEST}). Make one: headrace prepare TEXT --out {path}")
         return cls.load(path, MANIFEST)
 
@@ -97,7 +97,7 @@ class Cache:
             write_atomically(self.path / "tokenizer.json", self.tokenizer.json.encode(), folder / "tokenizer.json")
 
     def content_hash(self, segments: Iterable[int]) -> str:
-        """Hash the text of some segments, wherever it lies."""
+        """Hash the text of some segments, independently of where it lies on the disk."""
         return digest(*(shard.key for segment in segments for shard in self.entry(segment).shards))[:16]
 
     def is_same(self, other: Cache) -> bool:
@@ -206,12 +206,12 @@ class Cache:
         return total
 
     def check_unchanged(self) -> None:
-        """Refuse files that have changed since they were opened; sealed shards never do."""
+        """Do nothing: sealed shards never change. Caches of files that may change override this to refuse them."""
 
     def unique_shards(self) -> dict[str, ShardInfo]:
         """Return every shard once, by its key: equal chunks of text share one."""
         return {shard.key: shard for entry in self._entries if entry for shard in entry.shards}
 
     def verify(self) -> list[str]:
-        """Check every byte of every shard; return what is wrong, in words."""
+        """Check every byte of every shard; return a sentence for each problem."""
         return [problem for shard in self.unique_shards().values() for problem in self.shards.verify(shard)]

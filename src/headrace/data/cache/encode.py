@@ -25,8 +25,9 @@ def encode_documents(
     put: Callable[[TokenArray, npt.NDArray[np.int64]], None],
     nbytes: int = ENCODE_BYTES,
 ) -> None:
-    """Hand on the tokens of documents, with end-of-text after each (but not after the last, if it `is_open`), and where
-    they end. Works through a MiB at a time, so that memory does not grow with the documents.
+    """Encode documents, and call `put` with their tokens and the ends of documents among these, a MiB at a time.
+
+    End-of-text follows every document, except the last one if it `is_open`: its rest comes in another chunk.
     """
     pieces: list[bytes] = []
     is_final: list[bool] = []

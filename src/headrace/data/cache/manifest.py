@@ -1,7 +1,7 @@
 """The manifest of a cache: its tokenizer, sources, segments and shards, checked when it is read.
 
 manifest.json   written last, when every segment is tokenised
-partial.json    the same of a cache that is still being filled, which a later build goes on from
+partial.json    the same for a cache that is still being filled; a later build continues from it
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Manifest:
     entries: Sequence[Entry | None]
     """What each segment holds; None: it is not tokenised yet."""
     retired: list[str]
-    """Shards that only the version of the corpus before this one needed."""
+    """Shards that only the previous version of the corpus needed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as it is written."""
@@ -79,7 +79,7 @@ class Manifest:
 
 
 def is_manifest(path: Path) -> bool:
-    """Check whether a file is a manifest, without reading it as one."""
+    """Check whether a file is a manifest by looking for the name of the format, without parsing the file."""
     return path.is_file() and f'"format":"{FORMAT}"'.encode() in path.read_bytes()
 
 
@@ -132,7 +132,7 @@ def _segment(facts: list[Any], num_sources: int) -> Segment:
     if not all(type(count) is int and count >= 0 for count in (*counts, segment.root_length)):
         raise ValueError("a segment has counts that are not whole numbers")
     if segment.source >= num_sources:
-        raise ValueError(f"a segment of source {segment.source}")
+        raise ValueError(f"a segment names source {segment.source} of {num_sources}")
     if not isinstance(segment.path, str) or not isinstance(segment.fingerprint, str):
         raise ValueError("a segment without a file")
     return segment

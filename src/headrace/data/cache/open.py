@@ -15,7 +15,7 @@ from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.corpus.cuts import split_document
 from headrace.data.corpus.readers import Reader
-from headrace.data.corpus.segments import Segment, plan_segments
+from headrace.data.corpus.segments import Segment, divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.tokens.special_tokens import SpecialTokensInText, check_special_tokens_in_text
 from headrace.data.tokens.tokenizers import Tokenizer, check_spec, load_tokenizer
@@ -24,7 +24,7 @@ from headrace.files import canonical_json, digest, user_cache
 
 SAMPLE_BYTES = 8 << 20
 SAMPLE_PLACES = 64
-VALIDATION = "validation"  # a folder within a cache, for the tokens of text that is only validated on
+VALIDATION = "validation"  # a folder within a cache, for the tokens of separate validation text
 
 
 def open_or_create(
@@ -41,7 +41,7 @@ def open_or_create(
     if isinstance(tokenizer, str):
         check_spec(tokenizer)
     skipped: Counter[str] = Counter()
-    segments = plan_segments(sources, skipped)
+    segments = divide_corpus(sources, skipped)
     previous = _previous(path)
     tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path)
     known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
@@ -63,7 +63,7 @@ def default_cache_dir(
     tokenizer: str | Tokenizer,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
 ) -> Path:
-    """Return where the tokens of a corpus go when nobody says: a folder of the user's cache named after the corpus."""
+    """Return the default cache folder of a corpus: one in the user's cache, named by a hash of the corpus."""
     spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
     places = [[os.path.abspath(path) for path in source.paths] for source in sources]
     reading = [source.reading_hash for source in sources]
@@ -72,6 +72,7 @@ def default_cache_dir(
 
 
 def _previous(path: Path) -> Cache | None:
+    """Open what an earlier build left in a folder; None if the folder is empty or not there."""
     # The partial manifest comes first: it is newer. The manifest is tried again after it, and both once more, because
     # another builder may be finishing at this moment.
     for name in (PARTIAL, MANIFEST, PARTIAL, MANIFEST):
@@ -84,20 +85,20 @@ def _previous(path: Path) -> Cache | None:
     ours = {"shards", "tmp", "tokenizer.json", VALIDATION, MANIFEST, PARTIAL}
     if path.is_dir() and any(name not in ours and not name.endswith(".tmp") for name in os.listdir(path)):
         raise CacheError(
-            f"{path}: this folder holds something else than a token cache. Choose another: data.cache_dir=FOLDER"
+            f"{path}: this folder holds something other than a token cache. Choose another: data.cache_dir=FOLDER"
         )
     return None
 
 
 def _usable_entry(previous: Cache, index: int, tokenizer: Tokenizer) -> Entry | None:
-    """Return what an earlier build knows of a segment, if it is still there and the same with today's tokenizer."""
+    """Return the entry of a segment from an earlier build, if its shards are there and right for this tokenizer."""
     if not previous.has(index):
         return None
     entry = previous.entry(index)
     found = [previous.shards.find(shard.key) for shard in entry.shards]
     if [info[0] if info else None for info in found] != list(entry.shards):
         return None
-    # Text without special tokens is tokenised alike, whatever is to become of them.
+    # Text without special tokens gives the same tokens, whichever way those are treated.
     is_same = previous.tokenizer.hash == tokenizer.hash or not _has_special_tokens(previous, entry)
     return entry if is_same else None
 
@@ -132,14 +133,14 @@ def _choose_tokenizer(
 
 
 def _check_successor(before: Tokenizer, now: Tokenizer, path: Path) -> None:
-    """Refuse a tokenizer that cannot go on with what another one made in a cache."""
+    """Refuse a tokenizer whose tokens would not agree with those that are in the cache already."""
     remedy = "Delete it, or choose another folder: data.cache_dir=FOLDER"
     if replace(before, special_tokens_in_text=now.special_tokens_in_text).hash != now.hash:
         raise CacheError(
             f"{path}: this cache was built with the tokenizer {before.spec!r} ({before.hash[:8]}), not with"
             f" {now.spec!r} ({now.hash[:8]}). {remedy}"
         )
-    if before.special_tokens_in_text == "ordinary":  # where text spelled special tokens is not known any more
+    if before.special_tokens_in_text == "ordinary":  # its tokens no longer show where text spelled a special token
         raise CacheError(
             f"{path}: this cache was built with special_tokens_in_text=ordinary, not with"
             f" {now.special_tokens_in_text}. {remedy}"
@@ -153,7 +154,7 @@ def sample_documents(
     num_places: int = SAMPLE_PLACES,
 ) -> Iterator[bytes]:
     """Yield some text from all over the corpus, the same every time; by default 8 MiB, which tokenizers learn from."""
-    # Of a compressed file only the beginning can be reached quickly.
+    # Only the beginning of a compressed file can be reached quickly.
     reachable = [segment for segment in segments if not segment.needs_previous]
     chosen = reachable[:: max(1, len(reachable) // num_places)]
     share = nbytes // len(chosen)
@@ -162,7 +163,7 @@ def sample_documents(
         for segment in chosen:
             chunk = next(reader.chunks(segment.beginning(share)), None)
             if chunk is not None:
-                # A chunk that is more than the share is thinned out evenly, in whole pieces.
+                # A chunk larger than its share is thinned out evenly, in whole pieces.
                 every = max(1, round(chunk.nbytes / share))
                 batches = (batch for part in chunk.parts for batch in part.documents(Counter()))
                 documents = itertools.chain.from_iterable(batches)

@@ -1,4 +1,4 @@
-"""Tokens that an earlier version of a corpus left: which can be used again, and which can go."""
+"""Tokens of an earlier version of a corpus: which can be used again, and which can be removed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Reuse:
         return KnownTokens(tokens, inside - start, Counter(parts[number].noticed))
 
     def retire(self) -> list[str]:
-        """Keep what only the previous version needed, in case it is in use; return the shards that can go."""
+        """Record the shards that only the previous version needs, which may be in use; return older ones to remove."""
         if self._old is None:
             return []
         current = self._cache.unique_shards()

@@ -11,12 +11,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.cache.shards import PartInfo, ShardFolder, ShardInfo, TokenArray
+from headrace.data.cache.shards import PARTS_KEY, PartInfo, ShardFolder, ShardInfo, TokenArray
 from headrace.files import CHECKSUM_BLOCK_BYTES, write_checked_json, writing_failed
 
 
 class ShardWriter:
-    """A shard on its way to the disk: `seal` makes it one, and leaving the context without that throws it away."""
+    """A shard that is being written: `seal` completes it; leaving the context without sealing discards it."""
 
     def __init__(self, folder: ShardFolder, key: str) -> None:
         self._folder = folder
@@ -60,8 +60,7 @@ class ShardWriter:
         except OSError as problem:
             raise writing_failed(self._folder.path / self._key, problem) from None
         info = ShardInfo(self._key, self.num_tokens, self.num_documents, *checksums)
-        rows = [[m.name, m.digest, m.num_documents, m.num_tokens, m.is_open, m.noticed] for m in parts]
-        seal = {"shard": info.to_json(), "members": rows}
+        seal = {"shard": info.to_json(), PARTS_KEY: [part.to_json() for part in parts]}
         write_checked_json(self._folder.path / f"{self._key}.json", seal, self._scratch.path / "seal")
         return info
 

@@ -36,6 +36,8 @@ from headrace.locks import Scratch, sweep
 TokenArray = npt.NDArray[Any]
 MAX_MAPPED = 4096
 KEY = re.compile(r"[0-9a-f]{40}")
+PARTS_KEY = "members"
+"""The key of the list of parts in a seal: a name that existing caches have."""
 
 
 class DamagedShardError(CacheError):
@@ -52,8 +54,12 @@ class PartInfo:
     """Documents that end in it."""
     num_tokens: int
     is_open: bool
-    """Whether its last document goes on in the next shard."""
+    """Whether its last document continues in the next shard."""
     noticed: dict[str, int]
+
+    def to_json(self) -> list[Any]:
+        """Return the part as a seal lists it."""
+        return [self.name, self.digest, self.num_documents, self.num_tokens, self.is_open, self.noticed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,7 @@ class ShardFolder:
             info = ShardInfo.from_json(seal["shard"])
             sizes = (os.path.getsize(self._tokens(key)), os.path.getsize(self._ends(key)))
             noticed: Counter[str] = Counter()
-            for part in seal["members"]:
+            for part in seal[PARTS_KEY]:
                 noticed.update(PartInfo(*part).noticed)
         except (CacheError, OSError, KeyError, TypeError, ValueError):
             return None  # missing or damaged: it will be written again
@@ -129,7 +135,7 @@ class ShardFolder:
 
     def parts(self, key: str) -> list[PartInfo]:
         """Return the files that a shard was made from, with their shares of it."""
-        return [PartInfo(*part) for part in read_checked_json(self.path / f"{key}.json")["members"]]
+        return [PartInfo(*part) for part in read_checked_json(self.path / f"{key}.json")[PARTS_KEY]]
 
     def tokens(self, info: ShardInfo) -> TokenArray:
         """Return the tokens of a shard, mapped read-only; checked against their checksums the first time."""
@@ -156,7 +162,7 @@ class ShardFolder:
         return ends
 
     def verify(self, info: ShardInfo) -> list[str]:
-        """Return every damage of a shard, in words."""
+        """Return a sentence for each damaged file of a shard."""
         self._checked.discard(info.key)
         problems = []
         for suffix, count in ((".tokens", info.num_tokens), (".ends", info.num_documents)):

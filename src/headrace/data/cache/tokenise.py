@@ -86,7 +86,7 @@ class SegmentTokeniser:
         return info, noticed
 
     def _unless_closing(self, put: Put) -> Put:
-        """Wrap what takes a MiB of tokens at a time, so that whoever closes the builder need not wait for a segment."""
+        """Wrap `put`, which gets a MiB of tokens at a time, so that closing need not wait for a whole segment."""
 
         def put_or_end(tokens: TokenArray, ends: npt.NDArray[np.int64]) -> None:
             if self._is_closing():
@@ -104,7 +104,7 @@ def _copy(part: FilePart, known: KnownTokens, writer: ShardWriter) -> PartInfo:
 
 
 def _ending_when_open(parts: list[FilePart]) -> Iterator[list[FilePart]]:
-    """Divide files into runs whose last one alone may be open: the next one is the rest of its document."""
+    """Divide files into runs in which only the last may be open: the file after it continues its document."""
     start = 0
     for stop, part in enumerate(parts, start=1):
         if part.is_open or stop == len(parts):
@@ -115,7 +115,7 @@ def _ending_when_open(parts: list[FilePart]) -> Iterator[list[FilePart]]:
 def _encode(
     parts: list[FilePart], tokenizer: Tokenizer, encoder: Encoder, writer: ShardWriter, add: Put
 ) -> list[PartInfo]:
-    """Encode files together: a call of the encoder costs as much as some 50 kB of text. Only the last may be open."""
+    """Encode files together, since a call of the encoder costs as much as 50 kB of text. Only the last may be open."""
     begin, first_document = writer.num_tokens, writer.num_documents
     noticed: list[Counter[str]] = [Counter() for _ in parts]
     stops: list[int] = []  # documents up to each file's end

@@ -31,7 +31,7 @@ class WorkQueue:
         return not self._pending
 
     def take(self) -> int | None:
-        """Return the next segment to build; -1: none just now, because others read the files of all that are left."""
+        """Return the next segment to build; None if all are taken; -1 if other workers read the files of the rest."""
         with self._lock:
             for wanted in self._cache.wanted():
                 index = self._earliest(wanted)

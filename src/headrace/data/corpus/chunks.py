@@ -19,7 +19,7 @@ class FilePart:
     """Hash of the raw bytes and of the way they are read."""
     nbytes: int
     is_open: bool
-    """Whether its last document goes on in the next chunk."""
+    """Whether its last document continues in the next chunk."""
     documents: Callable[[Counter[str]], Iterator[list[bytes]]]
     """Yields the documents, some at a time; counts what it notices on the way."""
 

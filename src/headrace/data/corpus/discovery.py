@@ -60,7 +60,7 @@ def iterate_files(source: Source, skipped: Counter[str] | None = None) -> Iterat
 
 
 def own_output(folder: str) -> str:
-    """Return what headrace wrote a folder as: "token cache", "run directory", or "" for none of its own."""
+    """Return the kind of folder that headrace wrote: "token cache" or "run directory"; "" for any other folder."""
     for name, (kind, key) in _OWN_OUTPUT.items():
         try:
             with open(os.path.join(folder, name), "rb") as file:
@@ -86,7 +86,7 @@ def _expand(path: str, skipped: Counter[str]) -> Iterator[tuple[str, int]]:
             found = True
             yield name, len(os.path.join(path, ""))
         if not found:
-            raise CorpusError(f"{path}: nothing readable in this folder. headrace reads {shown_formats()}.")
+            raise CorpusError(f"{path}: no readable file in this folder. headrace reads {shown_formats()}.")
     elif os.path.exists(path):
         yield path, len(os.path.dirname(path)) + 1 if os.path.dirname(path) else 0
     elif glob.has_magic(path):
@@ -103,7 +103,7 @@ def _expand(path: str, skipped: Counter[str]) -> Iterator[tuple[str, int]]:
 def _without_own_output(names: list[str], root: str, skipped: Counter[str]) -> Iterator[str]:
     @functools.cache
     def kind_of(folder: str) -> str:
-        """Return what headrace wrote this folder, or one around it, as."""
+        """Return the kind of folder that headrace wrote, if it is this folder or one around it."""
         if len(folder) < len(root) or folder == os.path.dirname(folder):
             return ""
         return own_output(folder) or kind_of(os.path.dirname(folder))
@@ -121,7 +121,7 @@ def _walk(folder: str, skipped: Counter[str]) -> Iterator[str]:
     if kind:
         raise CorpusError(f"{folder}: a {kind} of headrace, not text. Name the folder that holds the text itself.")
     excluded = _STDLIB_EXCLUDED if folder == sysconfig.get_paths()["stdlib"] else frozenset[str]()
-    trees = [os.path.realpath(folder)]  # this folder, and what links in it led to
+    trees = [os.path.realpath(folder)]  # this folder, and the folders that links in it lead to
     for root, folders, names in os.walk(folder, onerror=_refuse_folder, followlinks=True):
         folders[:] = sorted(
             name
@@ -143,7 +143,7 @@ def _walk(folder: str, skipped: Counter[str]) -> Iterator[str]:
 def _is_text_folder(folder: str, trees: list[str], skipped: Counter[str]) -> bool:
     kind = own_output(folder)
     if kind:
-        if not os.path.islink(folder):  # runs/last is one of the others
+        if not os.path.islink(folder):  # a link such as runs/last leads to a folder that is counted itself
             skipped[f"folder(s) that are a {kind} of headrace"] += 1
         return False
     if os.path.islink(folder):

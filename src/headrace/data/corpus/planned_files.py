@@ -1,4 +1,4 @@
-"""Files of a corpus, opened only if they are still what they were when the corpus was planned."""
+"""Files of a corpus, opened only if they have not changed since the corpus was divided into segments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.errors import CorpusError
 
 
 def open_planned(file: SourceFile) -> BinaryIO:
-    """Open a file that must be the one that was planned; the caller closes it."""
+    """Open a file that must not have changed since it was listed; the caller closes it."""
     try:
         handle = open(file.path, "rb", buffering=0)  # noqa: SIM115 - whole blocks are read
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def open_planned(file: SourceFile) -> BinaryIO:
 
 @contextmanager
 def unchanged(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file that must be, before and after, the one that was planned."""
+    """Open a file that must not have changed since it was listed, nor change while it is open."""
     with open_planned(file) as handle:
         try:
             yield handle
@@ -39,7 +39,7 @@ def unchanged(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def check_unchanged(file: SourceFile, handle: BinaryIO) -> None:
-    """Refuse an open file that is no longer the one that was planned."""
+    """Refuse an open file that has changed since it was listed."""
     status = os.fstat(handle.fileno())
     if not file.is_as(status):
         grown = f" ({file.size:,} → {status.st_size:,} bytes)" if status.st_size != file.size else ""

@@ -29,7 +29,7 @@ class Reader:
         self._lock = threading.Lock()
 
     def chunks(self, segment: Segment) -> Iterator[Chunk]:
-        """Yield the text of a segment. Its files must still be what they were when the corpus was planned."""
+        """Yield the text of a segment. Its files must not have changed since they were listed."""
         source = self._sources[segment.source]
         if segment.is_group:
             return _group_chunks(source, segment)
@@ -39,7 +39,7 @@ class Reader:
         return format.read(source, segment.files[0], segment.begin, segment.end, segment.is_last)
 
     def close(self) -> None:
-        """Close what is open between segments."""
+        """Close the compressed files that are open between segments."""
         with self._lock:
             for stream in self._streams.values():
                 stream.close()
@@ -95,5 +95,5 @@ def _open_compressed(source: Source, file: SourceFile) -> CompressedFile:
 
 def _text_format(file: SourceFile) -> TextFormat:
     format = format_of(file.path)
-    assert isinstance(format, TextFormat), f"{file.path} is planned as text, but {format.name} is not"
+    assert isinstance(format, TextFormat), f"{file.path} is read as text, but {format.name} is not"
     return format

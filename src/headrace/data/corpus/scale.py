@@ -1,4 +1,7 @@
-"""The sizes by which the data engine divides its work, in one object that tests replace by a smaller one."""
+"""The sizes by which the data engine divides its work, in one object that tests replace by a smaller one.
+
+docs/design/scale.md says why it is one object of the process and not an argument.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,18 @@ class Scale:
     """The largest shuffle block with document packing: rows of tiny documents take more memory than the documents."""
     permuted_rows: int = 8192
     """Rows of a block whose shuffled places are computed together."""
+    hashed_tokens: int = 1 << 16
+    """Tokens that are hashed at a time to draw documents for validation."""
+    drawn_documents: int = 1 << 16
+    """Documents that are drawn at a time for validation."""
+    seam_tokens: int = 1 << 18
+    """Tokens of windows across several pieces of text that are put together at a time."""
+    short_piece_tokens: int = 128
+    """Mean length below which pieces are put together by an index for every token, not by a copy for every piece."""
+    token_segment_tokens: int = 2 << 20
+    """Tokens of a segment of a token file that another tool has written."""
+    token_cut_window_tokens: int = 64 << 10
+    """How far before its nominal end such a segment may end, to end with a document."""
 
 
 _current = Scale()

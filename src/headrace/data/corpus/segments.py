@@ -77,7 +77,7 @@ class Segment:
     """Whether its file ends here."""
     num_files: int = 1
     root_length: int = 0
-    """How much of the path is where the corpus lies."""
+    """Length of the part of the path that says where the corpus lies."""
     files: Sequence[SourceFile] = ()
 
     @property
@@ -96,14 +96,14 @@ class Segment:
         return self.is_sequential and self.ordinal > 0
 
     def beginning(self, nbytes: int) -> Segment:
-        """Return the first bytes of a segment as a segment, where only these can be read; else all of it."""
+        """Return a segment of only the first bytes, if its format can read those alone; else the whole segment."""
         if self.kind == Kind.RANGE and self.end - self.begin > nbytes:
             return replace(self, end=self.begin + nbytes, is_last=False)
         return self
 
 
-def plan_segments(sources: Sequence[Source], skipped: Counter[str] | None = None) -> list[Segment]:
-    """Lay out a corpus. Reads directory entries and parquet footers, nothing else.
+def divide_corpus(sources: Sequence[Source], skipped: Counter[str] | None = None) -> list[Segment]:
+    """Divide a corpus into segments. Reads directory entries and parquet footers, nothing else.
 
     Files that are left out are counted in `skipped`, by reason.
     """

@@ -88,11 +88,11 @@ class Source(SourceOptions):
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file as it was when the corpus was planned."""
+    """A file as it was when the files of the corpus were listed."""
 
     path: str
     root_length: int
-    """How much of the path is where the corpus happens to lie; the rest names the file within it."""
+    """Length of the part of the path that says where the corpus lies; the rest names the file within it."""
     size: int
     mtime_ns: int
     ctime_ns: int
@@ -115,7 +115,7 @@ class SourceFile:
 
     @property
     def fingerprint(self) -> str:
-        """Text that changes when the file may have: its change time moves on every write, even if mtime is put back."""
+        """Text that changes whenever the file may have: ctime moves with every write, even if mtime is put back."""
         return f"{self.path}|{self.size}|{self.mtime_ns}|{self.ctime_ns}|{self.inode}"
 
     def is_as(self, status: os.stat_result) -> bool:

@@ -10,7 +10,7 @@ from headrace.data.order.stream import Stream
 
 @dataclass(frozen=True)
 class Ledger:
-    """`trained + carried + dropped == tokens`."""
+    """What becomes of the tokens of one pass: `trained + carried + dropped == tokens`."""
 
     tokens: int
     """Tokens in this part of the corpus, end-of-text included."""

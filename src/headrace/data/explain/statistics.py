@@ -18,7 +18,7 @@ class Statistics:
     documents: int
     tokens: int
     sequences_before: int
-    """One per document."""
+    """Sequences before chunking: one per document."""
     sequences_after: int
     documents_split: int
     """Documents that do not lie within one sequence."""
@@ -32,10 +32,10 @@ class Statistics:
 
 
 def chunking_statistics(cache: Cache, sequence_length: int, packing: PackingName) -> Statistics:
-    """Count, one segment at a time, in corpus order: memory does not grow with the corpus."""
+    """Compute the statistics one segment at a time, so that memory does not grow with the corpus."""
     documents = split = rows = slots_filled = 0
     shortest, longest = 0, 0
-    position = open_start = 0  # where the present document began, on the line of all tokens
+    position = open_start = 0  # where the current document began, counted in tokens from the start of the corpus
     for segment in range(len(cache.segments)):
         ends = cache.document_ends(segment)
         total = cache.entry(segment).num_tokens

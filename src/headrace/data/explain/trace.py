@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.data.cache.cache import Cache
-from headrace.data.order.stream import Extent
+from headrace.data.order.rows import Extent
 from headrace.errors import UsageError
 
 

@@ -66,8 +66,11 @@ def _without_sliver(blocks: list[SegmentIds], segments: Sequence[Segment]) -> li
 
 
 def _units(segments: Sequence[Segment], chosen: SegmentIds, epoch: int) -> list[list[int]]:
-    """Return what is permuted: segments; but on the first pass a compressed file as a whole, since nothing can be read
-    from its middle yet. From the second pass on its tokens are in the cache, and its segments are free."""
+    """Return the units that are permuted: single segments, but on the first pass whole compressed files.
+
+    A compressed file cannot be read from its middle. After the first pass its tokens are in the cache, and its segments
+    are permuted like all others.
+    """
     units: list[list[int]] = []
     for index in chosen.tolist():
         segment = segments[index]

@@ -13,33 +13,35 @@ import numpy.typing as npt
 from headrace.data.order.permutation import make_key, permute
 
 CYCLE_ROWS = 4096
-_PARTS = 1 << 32  # parts of a row that shares are counted in
-_STRIDE = 2654435769  # the golden ratio of these: multiples of it lie evenly in any range, whatever their number
+_PARTS = 1 << 32  # shares are counted in this many parts of a row
+_STRIDE = 2654435769  # _PARTS over the golden ratio: its multiples (modulo _PARTS) lie evenly, whatever their number
 
 Rows = npt.NDArray[np.int64]
 
 
 class Mixture:
-    """Rows come in cycles of 4,096. Every cycle holds each source's share, in an order of its own.
+    """An endless sequence of rows from several sources, in cycles of 4,096 rows that hold each source's share.
 
     >>> mixture = Mixture([3, 1], seed=0)
     >>> source, row = mixture.assign(np.arange(4096))
     >>> np.bincount(source).tolist()
     [3072, 1024]
 
-    A share that is no whole number of rows is rounded down in some cycles and up in others, so that it is exact over
-    many of them: a source with a weight of 1 in 10,000 has a row in about four of ten cycles.
+    Every cycle has an order of its own. A share that is no whole number of rows is rounded down in some cycles and up
+    in others, so that it is exact over many of them: a source with a weight of 1 in 10,000 has a row in about four of
+    ten cycles.
     """
 
     def __init__(self, weights: Sequence[float], seed: int) -> None:
         exact = [Fraction(weight) for weight in weights]
         total = sum(exact)
         self.shares = np.array([float(weight / total) for weight in exact])
-        """Of each source; they add up to 1."""
+        """Share of each source in the mixture; they add up to 1."""
         rows = [weight * CYCLE_ROWS / total for weight in exact]
         self._whole = [int(share) for share in rows]
-        # The fractions of a row that sources have left lie end to end: a source has one row more in a cycle if a whole
-        # number falls into its fraction, and each cycle moves all fractions on. So every cycle is full.
+        # The fractions of a row that remain of each source's share are laid end to end on a line, and each cycle moves
+        # the line on. A source gets one row more in a cycle in which a whole number falls into its fraction. The
+        # fractions add up to a whole number, so every cycle is full.
         fractions = [share - whole for share, whole in zip(rows, self._whole, strict=True)]
         self._edges = [round(edge * _PARTS) for edge in accumulate(fractions, initial=Fraction())]
         self._seed = seed
@@ -59,6 +61,7 @@ class Mixture:
         return sources, indices
 
     def _layout(self, cycle: int) -> tuple[Rows, Rows]:
+        """Return, for each row of a cycle, its source and which row of that source it is; the newest cycle is kept."""
         with self._lock:
             if self._cycle is None or self._cycle[0] != cycle:
                 before, after = self._rows_before(cycle), self._rows_before(cycle + 1)

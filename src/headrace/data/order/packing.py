@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.corpus.scale import current_scale
-from headrace.data.order.stream import Block, Extent, RowBatch, Rows, Stream
+from headrace.data.order.rows import Block, Extent, RowBatch, Rows
+from headrace.data.order.stream import Stream
 
 Ints = npt.NDArray[np.int64]
 PackingName = Literal["stream", "document"]
@@ -57,6 +58,7 @@ class DocumentPacking:
         return PackedView(stream, block, self)
 
     def rows_of(self, stream: Stream, segment: int) -> PackedRows:
+        """Pack the documents of one segment."""
         return pack_documents(*stream.split.documents(segment), self.sequence_length)
 
 
@@ -67,7 +69,7 @@ def pack_documents(first: npt.NDArray[np.int32], stops: npt.NDArray[np.int32], l
     >>> rows.num_rows, rows.lengths.tolist()
     (2, [5, 3, 2])
     """
-    # Of tiny documents there can be millions in a segment, so small types and few arrays.
+    # A segment may hold millions of tiny documents, hence small types and few arrays.
     size = stops - first - np.int32(1)  # the last token of a document is only ever a target
     del stops
     # Whole rows of long documents, then what remains of every document.
@@ -110,7 +112,7 @@ def best_fit(lengths: npt.NDArray[Any], capacity: int) -> tuple[npt.NDArray[np.i
         place += count
         while len(items):
             room = length + int(roomy[length:].argmax()) if roomy[length:].any() else capacity
-            per_row = room // length  # a row that has just taken one is the fullest that takes the next
+            per_row = room // length  # a row that has just taken an item is the fullest that has room for the next
             wanted = -(-len(items) // per_row)
             if rows_with_room[room]:
                 rows = rows_with_room[room].pop()
@@ -192,7 +194,7 @@ class PackedView:
         documents[row, col] = ids
 
     def _kept(self, segment: int, place: Ints) -> npt.NDArray[np.bool_] | None:
-        """Return which places to keep: skipped documents become padding. None: all."""
+        """Return which places to keep, None for all; the tokens of skipped documents become padding."""
         ranges = self._stream.skipped.get(segment)
         if not ranges:
             return None

@@ -48,6 +48,7 @@ def permute(values: npt.NDArray[np.int64], size: int, key: bytes) -> npt.NDArray
 def _network(
     values: npt.NDArray[np.int64], height: int, width: int, keys: npt.NDArray[np.uint32]
 ) -> npt.NDArray[np.int64]:
+    """Permute the places of a rectangle, numbered row by row, with a Feistel network."""
     row = (values // width).astype(np.uint32)
     column = (values - row * np.int64(width)).astype(np.uint32)
     for key_row, key_column in zip(keys[::2], keys[1::2], strict=True):
@@ -64,7 +65,7 @@ def _hashes(size: int, keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
 
 
 def _turn(x: npt.NDArray[np.uint32], size: int, by: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """x + by (mod size), with `by` scaled into the range first; size is at most 2**16, so 32 bits are enough."""
+    """Return x + by (mod size), with `by` first scaled into the range; size is at most 2**16, so 32 bits suffice."""
     total = x + (((by >> np.uint32(16)) * np.uint32(size)) >> np.uint32(16))
     return np.minimum(total, total - np.uint32(size))  # below size, the subtraction wraps to something huge
 

@@ -1,8 +1,8 @@
 """Training and validation parts of a corpus, chosen by the documents' own content.
 
 A document's side is drawn from its tokens alone: equal documents are always on the same side, nothing must be known of
-the rest of the corpus, and the first batch need not wait. Documents that are large beside the corpus would make the
-share a matter of luck, so of these only the tail goes to validation; see docs/design/order.md.
+the rest of the corpus, and the first batch need not wait. Documents that are large compared with the corpus would make
+the share a matter of luck, so only the tail of such a document goes to validation; see docs/design/order.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.cache.cache import Cache
+from headrace.data.corpus.scale import current_scale
 from headrace.data.order.permutation import mix
 from headrace.errors import UsageError
 
@@ -22,12 +23,10 @@ Part = Literal["all", "train", "validation"]
 Ints = npt.NDArray[np.int32]
 Ranges = tuple[Ints, Ints]
 
-# What one document may give to validation, as a share of all that validation should hold: with at least 64 draws the
-# share that comes out is within an eighth of the one that was asked for, two times in three.
+# One document gives at most 1/64 of what validation should hold (a grain), unless its fraction is more than that. With
+# at least 64 draws, the resulting share is within an eighth of the requested one, two times in three.
 GRAINS = 64
 KEPT_BYTES = 16 << 20
-SLICE_TOKENS = 1 << 16
-SLICE_DOCUMENTS = 1 << 16
 
 
 class Split:
@@ -40,7 +39,7 @@ class Split:
         if not 0 <= fraction < 1:
             raise UsageError(f"validation fraction {fraction} is not between 0 and 1")
         if part == "validation" and fraction == 0:
-            raise UsageError("the validation part is asked for, but the validation fraction is 0")
+            raise UsageError("split='validation' needs a validation_fraction above 0")
         self._cache = cache
         self._part = part
         self._fraction = fraction if part != "all" else 0.0
@@ -76,7 +75,7 @@ class Split:
             return found
 
     def documents(self, segment: int) -> Ranges:
-        """Return the token ranges of the documents of this part, or of what belongs to it of each."""
+        """Return the token ranges that documents of a segment have in this part, leaving out documents with none."""
         bounds = document_bounds(self._cache, segment)
         starts, stops = bounds[:-1], bounds[1:]
         if self._fraction == 0:
@@ -91,15 +90,17 @@ class Split:
     def _held_out(self, segment: int, bounds: Ints) -> Ints:
         """Return how many tokens at the end of each document belong to validation.
 
-        On average it is the fraction of its tokens. A document below a grain is drawn as a whole; of a larger one a
-        grain is drawn, the more often the larger it is; and of one whose fraction is a grain, that fraction is taken.
+        On average this is the validation fraction of the document's tokens. A document smaller than a grain is held out
+        as a whole or not at all. A larger one gives its last grain of tokens, with a probability that grows with its
+        size. Once the fraction of a document's tokens is a grain or more, exactly that fraction is held out.
         """
         grain = self._grains[self._cache.segments[segment].source]
         held = np.zeros(len(bounds) - 1, dtype=np.int32)
         drawn: npt.NDArray[np.uint32] | None = None
-        for first in range(0, len(held), SLICE_DOCUMENTS):  # of tiny documents there can be millions
-            here = slice(first, first + SLICE_DOCUMENTS)
-            sizes = np.diff(bounds[first : first + SLICE_DOCUMENTS + 1])
+        step = current_scale().drawn_documents
+        for first in range(0, len(held), step):  # a segment may hold millions of tiny documents
+            here = slice(first, first + step)
+            sizes = np.diff(bounds[first : first + step + 1])
             share = self._fraction * sizes
             held[here] = np.rint(share)
             is_drawn = share < grain
@@ -112,6 +113,7 @@ class Split:
         return held
 
     def _forget(self) -> None:
+        """Drop the ranges that were used longest ago, until the others fit in KEPT_BYTES."""
         held = sum(starts.nbytes + stops.nbytes for starts, stops in self._ranges.values())
         while held > KEPT_BYTES and len(self._ranges) > 1:
             _, (starts, stops) = self._ranges.popitem(last=False)
@@ -145,10 +147,10 @@ def _content_hashes(cache: Cache, segment: int, bounds: Ints) -> npt.NDArray[np.
     Each token is mixed with the one before it in the document, and the results are added up.
     """
     sums = np.zeros(len(bounds) - 1, dtype=np.uint32)
-    offset, before = 0, 0
+    offset, before, step = 0, 0, current_scale().hashed_tokens
     for array in cache.tokens(segment, 0, cache.entry(segment).num_tokens):
-        for start in range(0, len(array), SLICE_TOKENS):
-            tokens = array[start : start + SLICE_TOKENS].astype(np.uint32)
+        for start in range(0, len(array), step):
+            tokens = array[start : start + step].astype(np.uint32)
             first = int(np.searchsorted(bounds, offset, side="right")) - 1
             last = int(np.searchsorted(bounds, offset + len(tokens), side="left"))
             begins = bounds[first:last] - offset  # of the documents in this slice; the first may have begun before it

@@ -1,8 +1,8 @@
 """An endless stream of rows over one corpus: pass after pass, any row found at once.
 
-All passes are laid end to end on one line of positions. What a position counts depends on the packing: tokens for
-windows, rows for packed documents. A row belongs to the block that holds its last position, and the rows of a block are
-served in a permuted order. Nothing here knows whether the tokens are in the cache already or are being made.
+All passes are laid end to end on one endless line of positions. What a position counts depends on the packing: tokens
+for windows, rows for packed documents. A row belongs to the block that holds its last position, and the rows of a block
+are served in a permuted order. Nothing here knows whether the tokens are in the cache already or are being made.
 """
 
 from __future__ import annotations
@@ -10,75 +10,31 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.data.cache.cache import Cache
 from headrace.data.corpus.scale import current_scale
 from headrace.data.order.blocks import SegmentIds, epoch_blocks
+from headrace.data.order.epoch import Epoch
 from headrace.data.order.permutation import make_key, permute
+from headrace.data.order.rows import Block, Extent, RowBatch, Rows, TokenRanges, join_rows
 from headrace.data.order.split import Split
 from headrace.errors import UsageError
 
-Rows = npt.NDArray[np.int64]
-KEPT_VIEWS = 3
-KEPT_PERMUTATIONS = 8
-
-
-@dataclass(frozen=True)
-class Block:
-    """Part of a pass whose rows are shuffled together."""
-
-    epoch: int
-    number: int
-    segments: SegmentIds
-    start: int
-    """Position on the endless line where it begins, and where it stops."""
-    stop: int
-    first_row: int
-    stop_row: int
-
-
-@dataclass(frozen=True)
-class Extent:
-    """Tokens [start, stop) of a segment, and where on the endless line of tokens they stand."""
-
-    segment: int
-    start: int
-    stop: int
-    position: int
-
-
-@dataclass(frozen=True)
-class TokenRanges:
-    """Ranges of tokens of one segment, in order, and where on the endless line of tokens each stands."""
-
-    segment: int
-    starts: Rows
-    stops: Rows
-    positions: Rows
-
-
-@dataclass(frozen=True)
-class RowBatch:
-    """Rows of tokens: the first T are inputs, the last T targets."""
-
-    tokens: npt.NDArray[Any]
-    documents: npt.NDArray[np.int32] | None = None
-    """With document packing: which document of its row each input belongs to, from 1; 0 is padding."""
-    mask: npt.NDArray[np.bool_] | None = None
-    """Which targets count; None: all."""
+KEPT_VIEWS = 3  # blocks whose rows are kept ready: neighbouring steps need the same ones
+KEPT_PERMUTATIONS = 8  # runs of consecutive rows whose shuffled places are kept
 
 
 class View(Protocol):
     """The rows of a block, ready to be read. A row is named by its place in the block before shuffling."""
 
-    def gather(self, places: Rows) -> RowBatch: ...
+    def gather(self, places: Rows) -> RowBatch:
+        """Return the rows at these places."""
 
-    def trace(self, place: int) -> list[Extent]: ...
+    def trace(self, place: int) -> list[Extent]:
+        """Return where the tokens of the row at this place come from."""
 
 
 class Packing(Protocol):
@@ -96,7 +52,8 @@ class Packing(Protocol):
     def num_rows(self, position: int) -> int:
         """Return how many rows are complete before a position."""
 
-    def view(self, stream: Stream, block: Block) -> View: ...
+    def view(self, stream: Stream, block: Block) -> View:
+        """Return the rows of a block, ready to be read."""
 
 
 class Stream:
@@ -122,7 +79,7 @@ class Stream:
         self._seed = seed
         self._shuffle = shuffle
         self._first_block_bytes = first_block_bytes
-        self._epochs: OrderedDict[int, _Epoch] = OrderedDict()
+        self._epochs: OrderedDict[int, Epoch] = OrderedDict()
         self._views: OrderedDict[tuple[int, int], View] = OrderedDict()
         self._permutations: OrderedDict[tuple[int, int, int], Rows] = OrderedDict()
         self._permuted_rows = current_scale().permuted_rows
@@ -138,7 +95,7 @@ class Stream:
             places = self._shuffled(block, rows[done : done + count])
             parts.append(self.view(block).gather(places))
             done += count
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return join_rows(parts)
 
     def trace(self, row: int) -> list[Extent]:
         """Return where the tokens of a row come from."""
@@ -152,7 +109,7 @@ class Stream:
             return self._block_at(self.packing.last_position(row))
 
     def view(self, block: Block) -> View:
-        """Return the rows of a block; a few of these are kept, since workers stand at neighbouring places."""
+        """Return a view of a block's rows; the newest views are kept, because workers read neighbouring rows."""
         with self._lock:
             name = (block.epoch, block.number)
             view = self._views.get(name)
@@ -164,7 +121,7 @@ class Stream:
             return view
 
     def token_ranges(self, start: int, stop: int) -> Iterator[TokenRanges]:
-        """Find what stands on the positions [start, stop) of the endless line of tokens (windows only)."""
+        """Yield the token ranges at the positions [start, stop) of the endless line, by segment (windows only)."""
         while start < stop:
             block = self._block_at(start)
             position = block.start
@@ -181,7 +138,7 @@ class Stream:
             start = block.stop
 
     def extents(self, start: int, stop: int) -> Iterator[Extent]:
-        """Yield what stands on the positions [start, stop), one range of tokens at a time."""
+        """Yield the token ranges at the positions [start, stop) one at a time (windows only)."""
         for ranges in self.token_ranges(start, stop):
             for first, last, position in zip(ranges.starts, ranges.stops, ranges.positions, strict=True):
                 yield Extent(ranges.segment, int(first), int(last), int(position))
@@ -210,7 +167,7 @@ class Stream:
             self._views.clear()
 
     def _shuffled(self, block: Block, rows: Rows) -> Rows:
-        """Return where rows stand in the block before shuffling."""
+        """Return the places that rows have in the block before shuffling."""
         places = rows - block.first_row
         if not self._shuffle:
             return places
@@ -220,7 +177,10 @@ class Stream:
         return shuffled[places - first * self._permuted_rows]
 
     def _permutation(self, block: Block, number: int) -> Rows:
-        """Return the places of thousands of consecutive rows at once; kept, since rows are asked for in sequence."""
+        """Return the places of one run of thousands of consecutive rows.
+
+        The newest runs are kept, because rows are read in sequence.
+        """
         name = (block.epoch, block.number, number)
         with self._lock:
             places = self._permutations.get(name)
@@ -234,6 +194,10 @@ class Stream:
             return places
 
     def _block_at(self, position: int) -> Block:
+        """Return the block that holds a position of the endless line.
+
+        The first pass is searched first, so that its later blocks need not be tokenised yet.
+        """
         with self._lock:
             epoch = self._epoch(0)
             number, before = 0, 0
@@ -254,11 +218,16 @@ class Stream:
     def _refuse_short(self, size: int) -> None:
         if self.packing.num_rows(size) == 0:
             raise UsageError(
-                f"the sequence length {self.packing.sequence_length} is longer than the corpus part it is used on"
-                f" ({size:,} tokens). Choose a shorter one, another validation fraction, or give it more text."
+                f"the sequence length {self.packing.sequence_length} is too long for this part of the corpus"
+                f" ({size:,} tokens). Choose a smaller training.max_length (sequence_length of a loader), another"
+                " validation fraction, or give more text."
             )
 
-    def _epoch(self, number: int) -> _Epoch:
+    def _measure(self, segments: list[int]) -> int:
+        self.cache.require(segments)
+        return sum(self.packing.measure(self, segment) for segment in segments)
+
+    def _epoch(self, number: int) -> Epoch:
         epoch = self._epochs.get(number)
         if epoch is None:
             blocks = epoch_blocks(
@@ -270,47 +239,7 @@ class Stream:
                 self._first_block_bytes,
                 self.packing.largest_block_bytes,
             )
-            epoch = self._epochs[number] = _Epoch(self, blocks)
+            epoch = self._epochs[number] = Epoch(blocks, self._measure)
             for old in list(self._epochs)[1:-2]:  # the first is always needed for its size
                 del self._epochs[old]
         return epoch
-
-
-class _Epoch:
-    """Where the blocks of one pass begin, found out block by block as their sizes become known."""
-
-    def __init__(self, stream: Stream, blocks: list[SegmentIds]) -> None:
-        self.blocks = blocks
-        self._stream = stream
-        self._starts = [0]
-
-    def find(self, position: int) -> tuple[int, int, int] | None:
-        """Return the block at a position of this pass, with its start and stop; None beyond the end."""
-        while position >= self._starts[-1] and len(self._starts) <= len(self.blocks):
-            self._extend()
-        if position >= self._starts[-1]:
-            return None
-        number = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return number, self._starts[number], self._starts[number + 1]
-
-    @property
-    def size(self) -> int:
-        while len(self._starts) <= len(self.blocks):
-            self._extend()
-        return self._starts[-1]
-
-    def _extend(self) -> None:
-        block = self.blocks[len(self._starts) - 1]
-        self._stream.cache.require(block.tolist())
-        measure = self._stream.packing.measure
-        self._starts.append(self._starts[-1] + sum(measure(self._stream, segment) for segment in block.tolist()))
-
-
-def _joined(parts: list[RowBatch]) -> RowBatch:
-    documents = [part.documents for part in parts if part.documents is not None]
-    masks = [part.mask for part in parts if part.mask is not None]
-    return RowBatch(
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate(documents) if documents else None,
-        np.concatenate(masks) if masks else None,
-    )

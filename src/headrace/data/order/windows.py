@@ -9,16 +9,15 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from headrace.data.corpus.scale import current_scale
-from headrace.data.order.stream import Block, Extent, RowBatch, Rows, Stream, TokenRanges
-
-SEAM_TOKENS = 1 << 18
-SHORT_PIECE_TOKENS = 128  # below, an index for every token costs less than a copy for every piece
+from headrace.data.order.rows import Block, Extent, RowBatch, Rows, TokenRanges
+from headrace.data.order.stream import Stream
 
 
 class WindowPacking:
-    """Window k reads the tokens [kT, kT + T] of the stream: T inputs, and the same moved on by one as targets.
+    """A packing of T+1 tokens per row: window k reads the tokens [kT, kT + T] of the stream.
 
-    Every token is an input once a pass. What is left at the end of a block or a pass is carried into the next.
+    The first T are inputs, the last T targets, so every token is an input once per pass. Tokens left at the end of a
+    block or a pass are carried into the next.
     """
 
     def __init__(self, sequence_length: int) -> None:
@@ -63,10 +62,10 @@ class WindowView:
         within = rows - self._run_rows[runs]
         is_whole = within < self._run_lengths[runs]
         assert (within >= 0).all() and (rows < self._stop_row).all(), "a window outside its block"
-        # Seams are given some window first: one gather costs less than picking rows before and after it.
+        # Seams first get some other window: one gather of all rows costs less than selecting rows before and after it.
         tokens = self._windows[np.where(is_whole, self._run_places[runs] + within * self._length, self._run_places[-1])]
         seams = np.flatnonzero(~is_whole)
-        step = max(1, SEAM_TOKENS // self._length)
+        step = max(1, current_scale().seam_tokens // self._length)
         for start in range(0, len(seams), step):
             some = seams[start : start + step]
             tokens[some] = self._put_together(rows[some])
@@ -103,21 +102,22 @@ class WindowView:
         self._tokens = as_strided(lowest, (last,), (lowest.itemsize,), writeable=False)
 
     def _find_runs(self) -> None:
+        """Find the runs of windows that each lie within one piece."""
         length = self._length
         starts, stops = self._positions[:-1], self._positions[1:]
         first = -(-starts // length)
         count = (stops - 1) // length - first
         runs = np.flatnonzero(count > 0)
-        # A run of nothing at the beginning: every window has a run at or before it.
+        # An empty run comes first, so that every window has a run at or before it.
         self._run_rows = np.append(self._first_row, first[runs])
         self._run_lengths = np.append(0, count[runs])
         self._run_places = np.append(0, (self._places + first * length - starts)[runs])
-        tokens = self._tokens if len(runs) else np.zeros(length + 1, self._tokens.dtype)  # one that is never used
+        tokens = self._tokens if len(runs) else np.zeros(length + 1, self._tokens.dtype)  # a stand-in, never read
         shape, size = (len(tokens) - length, length + 1), tokens.itemsize
         self._windows = as_strided(tokens, shape, (size, size), writeable=False)
 
     def _put_together(self, rows: Rows) -> npt.NDArray[Any]:
-        """Return windows that several pieces make up."""
+        """Return windows that cross from one piece into another, assembled from their pieces."""
         width = self._length + 1
         starts = rows * self._length
         first = np.searchsorted(self._positions, starts, side="right") - 1
@@ -127,7 +127,7 @@ class WindowView:
         lengths = np.minimum(self._positions[pieces + 1], begin + width) - np.maximum(self._positions[pieces], begin)
         assert (lengths > 0).all() and lengths.sum() == len(rows) * width, "pieces that do not make up the windows"
         places = self._places[pieces] - self._positions[pieces]
-        if len(pieces) * SHORT_PIECE_TOKENS > lengths.sum():
+        if len(pieces) * current_scale().short_piece_tokens > lengths.sum():
             wanted = np.repeat(places, lengths).reshape(-1, width) + (starts[:, None] + np.arange(width))
             gathered: npt.NDArray[Any] = self._tokens[wanted]
             return gathered
@@ -148,7 +148,7 @@ class WindowView:
                 self._skipped.append((int(low[piece]) + shift, int(high[piece]) + shift))
 
     def _without_skipped(self, tokens: npt.NDArray[Any], rows: Rows) -> RowBatch:
-        """Overwrite skipped documents with end-of-text, and take what they would have taught out of the loss."""
+        """Overwrite skipped documents with end-of-text, and mask the targets in or right after them out of the loss."""
         is_skipped = np.zeros(tokens.shape, dtype=bool)
         starts = rows * self._length
         for low, high in self._skipped:

@@ -41,7 +41,7 @@ KNOWN_END_OF_TEXT = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>",
 KNOWN_PADDING = ("<|pad|>", "<|padding|>", "<pad>", "[PAD]")
 MINIMUM_BPE, MAXIMUM_BPE = 257, 1_000_000
 DEFAULT_TOKENIZER = "bpe:4096"
-"""The tokenizer of a corpus when nobody says: the same for `prepare`, `Loader` and `train`, which share its cache."""
+"""The tokenizer of a corpus when none is given: the same for `prepare`, `Loader` and `train`, which share its cache."""
 SPEC_HELP = "char, byte, bpe:N (such as bpe:16000), a path to a tokenizer.json, or a hub name (such as gpt2)"
 
 
@@ -68,7 +68,7 @@ class Tokenizer:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What a token takes on disk and in a batch: two bytes up to 65,536 tokens, else four."""
+        """The type of a token on disk and in a batch: two bytes up to 65,536 tokens, else four."""
         return np.dtype("<u2") if self.vocab_size <= 1 << 16 else np.dtype("<u4")
 
     @cached_property
@@ -89,7 +89,7 @@ class Tokenizer:
 
     @property
     def padding(self) -> str:
-        """The token that fills up short rows elsewhere: the tokenizer's own, else end-of-text."""
+        """The padding token, which other libraries need: the tokenizer's own, else end-of-text."""
         return next((token for token in KNOWN_PADDING if token in self.special_tokens), self.end_of_text)
 
     def encoder(self) -> Encoder:

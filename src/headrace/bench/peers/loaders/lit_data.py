@@ -1,4 +1,4 @@
-"""litdata: `optimize` with `TokensLoader`, then `StreamingDataset` and `StreamingDataLoader`, as its page on LLMs."""
+"""litdata: `optimize` with `TokensLoader`, then `StreamingDataset` and `StreamingDataLoader`, as in its LLM guide."""
 
 from collections.abc import Iterator
 

@@ -46,11 +46,11 @@ class TextRange:
     raw: bytes
     path: str
     offset: int = 0
-    """Where it begins in the (decompressed) file."""
+    """Offset of its first byte in the (decompressed) file."""
     is_continuation: bool = False
     """Whether it begins in the middle of a document."""
     is_open: bool = False
-    """Whether its last document goes on beyond it."""
+    """Whether its last document continues after the range."""
     first_line: Callable[[], int] = lambda: 1
     """Returns the number of its first line; only called for error messages."""
 

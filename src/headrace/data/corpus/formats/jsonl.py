@@ -27,7 +27,7 @@ class JsonLines(TextFormat):
     shown = ".jsonl"
 
     def find_boundary(self, source: Source, window: bytes, start: int, is_end: bool) -> tuple[int, bool] | None:
-        """Find the end of a line; no document goes on in another segment."""
+        """Find the end of a line; no document continues in another segment."""
         place = window.find(b"\n", start) + 1
         if 0 < place <= start + LINE_LIMIT_BYTES:
             return place, True

@@ -9,7 +9,7 @@ from headrace.data.corpus.formats.text import PlainText
 from headrace.data.corpus.sources import COMPRESSED_SUFFIXES, suffix_of
 
 TEXT = PlainText()
-"""The format of a file that is named by the user and has a suffix of no other."""
+"""The format of a file that the user names explicitly and whose suffix belongs to no format."""
 FORMATS: list[Format] = [TEXT, JsonLines(), Parquet()]
 _BY_SUFFIX = {suffix: format for format in FORMATS for suffix in format.suffixes}
 

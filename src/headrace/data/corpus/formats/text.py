@@ -17,7 +17,7 @@ _BLANK_LINES_AT_START = re.compile(rb"(?:[ \t\r]*\n)*")
 
 
 class PlainText(TextFormat):
-    """Text files, source code among them. What one document is, the source says."""
+    """Text files, source code included; the source's option `document` says what one document is."""
 
     name = "text"
     suffixes = frozenset(
@@ -37,7 +37,7 @@ class PlainText(TextFormat):
         return max(4, len(source.delimiter.encode()))
 
     def find_boundary(self, source: Source, window: bytes, start: int, is_end: bool) -> tuple[int, bool] | None:
-        """Prefer the end of a document within a MiB; else take the first cut that leaves tokens alone, else a MiB."""
+        """Find the end of a document within a MiB, else the first cut that leaves tokens alone, else after a MiB."""
         limit = current_scale().boundary_window_bytes
         place = _document_boundary(source, window, start, is_end)
         if place is not None and place <= start + limit:
@@ -69,7 +69,7 @@ def _document_boundary(source: Source, window: bytes, start: int, is_end: bool) 
 
 
 def _skip(pattern: re.Pattern[bytes], data: bytes, start: int) -> int:
-    """Return where a pattern that matches everywhere, if only nothing, ends."""
+    """Return the end of a match at this place, of a pattern that matches everywhere (if only the empty text)."""
     found = pattern.match(data, start)
     assert found is not None
     return found.end()

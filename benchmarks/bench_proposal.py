@@ -1,9 +1,9 @@
 """Whether `headrace plan --minutes M` proposes a config that is hard to beat in those minutes.
 
-Teaches: what a plan from a few short trials is worth. The proposal and some alternatives, around it and away from it,
+Teaches: how good a proposal from a few short runs is. The proposal and some alternatives, around it and away from it,
 are trained for the same time, one after the other, each in a process of its own, and judged by the bits per byte of the
-whole validation part at the end (not the best on the way). Run it on a quiet machine; it takes (1 + grid) x M minutes
-and the planning.
+whole validation part at the end (not the best on the way). Run it on a quiet machine; it takes (1 + grid) x M minutes,
+and the time of the proposal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Overrides = dict[str, object]
 
 
 def alternatives(config: dict[str, Any]) -> dict[str, Overrides]:
-    """The likeliest to be better first; the last is what training does unasked."""
+    """Return alternatives to a proposal, the most promising first; the last one is the default configuration."""
     model, training = config["model"], config["training"]
     width, layers, vocab, batch = model["d_model"], model["num_layers"], model["vocab_size"], training["batch_size"]
     narrow, wide = (max(32, round(width * factor / 32) * 32) for factor in (0.6, 1.6))
@@ -45,7 +45,7 @@ def _shape(width: int, layers: int) -> Overrides:
 
 
 def headrace(*arguments: object) -> dict[str, Any]:
-    """The JSON of a command, run in a process of its own."""
+    """Run a command in a process of its own, and return its JSON."""
     command = [sys.executable, "-m", "headrace", *map(str, arguments), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -91,7 +91,7 @@ def main() -> int:
     ratio = rows[0]["bits_per_byte"] / best["bits_per_byte"]
     print(f"the proposal ends at {ratio:.3f} x the best ({best['config']}); {TARGET} x is allowed")
     passed = ratio <= TARGET
-    result = {"benchmark": "hour", "ratio": ratio, "target": TARGET, "passed": passed, "best": best["config"]}
+    result = {"benchmark": "proposal", "ratio": ratio, "target": TARGET, "passed": passed, "best": best["config"]}
     print(json.dumps({**result, "minutes": options.minutes, "rows": rows, "proposal": proposal}))
     return 0 if passed else 1
 

@@ -1,0 +1,69 @@
+"""What can be said of a corpus before a run, without tokenising it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.data.cache.cache import Cache
+from headrace.data.cache.open import default_cache_dir
+from headrace.data.config import DataConfig
+from headrace.data.corpus.segments import divide_corpus
+from headrace.data.corpus.sources import Source
+from headrace.data.loader import Loader
+from headrace.run.config import Config
+from headrace.run.corpus import expected_vocabulary, tokenizer_spec, training_sources
+
+ASSUMED_BYTES_PER_TOKEN = 3.5
+TIMED_BATCHES = 8
+
+
+@dataclass(frozen=True)
+class KnownCorpus:
+    """The size of a corpus: counted where it is tokenised, else estimated from its bytes."""
+
+    num_bytes: int
+    tokens: int
+    cache: Cache | None
+    """None if it is not tokenised yet."""
+
+
+def complete_from_corpus(config: Config, assumptions: list[str]) -> KnownCorpus:
+    """Fill in the vocabulary and the context, and return what is known of the corpus."""
+    model, data = config.model, config.data
+    sources = training_sources(config)
+    spec = tokenizer_spec(config)
+    cache = _finished_cache(sources, spec, data)
+    if not model.vocab_size:
+        model.vocab_size = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec)
+        if cache is None and not spec.startswith("bpe:"):
+            assumptions.append(f"a vocabulary of {model.vocab_size:,} tokens: the tokenizer is not there yet")
+    model.context = model.context or config.training.sequence_length
+    if cache is not None:
+        return KnownCorpus(cache.num_bytes, cache.num_tokens, cache)
+    num_bytes = sum(segment.nbytes for segment in divide_corpus(sources))
+    per_token = 1.0 if spec in ("byte", "char") else ASSUMED_BYTES_PER_TOKEN
+    assumptions.append(f"{per_token:g} bytes per token, and no waiting for batches: the corpus is not tokenised yet")
+    return KnownCorpus(num_bytes, int(num_bytes / per_token), None)
+
+
+def time_loader(config: Config, cache: Cache) -> float:
+    """Measure the seconds that the workers together take for a batch of the tokenised corpus."""
+    data, training = config.data, config.training
+    size, length = training.batch_size, training.sequence_length
+    with Loader(cache, size, length, prefetch_batches=0, packing=data.packing, shuffle=data.shuffle) as loader:
+        next(loader)  # the first batch also looks up where rows lie
+        began = time.perf_counter()
+        for _ in range(TIMED_BATCHES):
+            next(loader)
+        return (time.perf_counter() - began) / TIMED_BATCHES / max(1, data.num_workers)
+
+
+def _finished_cache(sources: list[Source], spec: str, data: DataConfig) -> Cache | None:
+    folder = data.cache_dir
+    path = Path(folder) if folder else default_cache_dir(sources, spec, data.special_tokens_in_text)
+    if not Cache.is_cache(path):
+        return None
+    cache = Cache.open(path)
+    return cache if cache.is_complete else None

@@ -1,0 +1,86 @@
+"""Sections on what a run was given: its corpus, its configuration and its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.report.blocks import Block, Table
+from headrace.report.read import RunRecord
+from headrace.units import UNKNOWN, human_bytes, human_rate
+
+HARDWARE = ("SIMD", "caches", "memory bandwidth", "accelerators")
+
+
+def corpus(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show text, tokens, packing and the ledger."""
+    rows: dict[str, list[str]] = {}
+    for number, run in enumerate(runs):
+        for name, value in _corpus_facts(run).items():
+            rows.setdefault(name, [UNKNOWN] * len(runs))[number] = value
+    return [Table(["", *(run.name for run in runs)], [[name, *values] for name, values in rows.items()])]
+
+
+def _corpus_facts(run: RunRecord) -> dict[str, str]:
+    facts = {"tokenizer": run.config.data.tokenizer}
+    if run.corpus:
+        c, cut = run.corpus, run.corpus.chunking
+        facts |= {
+            "vocabulary": f"{c.tokenizer.vocab_size:,} tokens",
+            "text": human_bytes(c.bytes),
+            "tokens": f"{c.tokens:,} ({c.bytes_per_token:.2f} bytes each)",
+            "documents": f"{c.documents:,}",
+            "document length (min, mean, max)": f"{cut.shortest:,} / {cut.mean:,.0f} / {cut.longest:,}",
+            "packing": f"{cut.packing}, sequences of {cut.sequence_length:,}",
+            "sequences": f"{cut.sequences_after:,}",
+            "documents split": f"{cut.documents_split:,}",
+            "padding": f"{cut.padding:,} places ({cut.fill_percent:.2f}% filled)",
+        }
+        facts |= {f"noticed: {kind.replace('_', ' ')}": f"{number:,}" for kind, number in c.noticed.items()}
+    if run.ledger:
+        ledger = {
+            key: sum(getattr(part, key) for part in run.ledger) for key in ("trained", "carried", "dropped", "tokens")
+        }
+        facts["one pass: trained + carried + dropped"] = (
+            f"{ledger['trained']:,} + {ledger['carried']:,} + {ledger['dropped']:,} = {ledger['tokens']:,}"
+        )
+        facts["passes so far"] = f"{run.tokens / max(ledger['tokens'], 1):.2f}"
+    return facts
+
+
+def configuration(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show machines and configurations; values that differ between runs come first."""
+    configs = [run.config.model_dump() for run in runs]
+    rows = [
+        [f"{section}.{key}", *(str(config[section][key]) for config in configs)]
+        for section, values in sorted(configs[0].items())
+        for key in sorted(values)
+    ]
+    rows.sort(key=lambda row: len(set(row[1:])) == 1)
+    machine = [
+        [name, *(_known(getattr(run.environment, name)) for run in runs)]
+        for name in ("processor", "cores", "threads", "platform", "python")
+    ]
+    machine.append(["memory", *(human_bytes(run.machine_memory_bytes) for run in runs)])
+    machine.append(["measured peak", *(human_rate(run.peak_flops) for run in runs)])
+    machine += [[name, *(_hardware(run).get(name, UNKNOWN) for run in runs)] for name in HARDWARE]
+    for package in sorted({name for run in runs for name in run.environment.versions}):
+        versions = (run.environment.versions.get(package, UNKNOWN) for run in runs)
+        machine.append([package, *versions])
+    headings = ["", *(run.name for run in runs)]
+    return [Table(headings, machine), Table(headings, rows)]
+
+
+def _known(value: object) -> str:
+    return UNKNOWN if value is None else str(value)
+
+
+def _hardware(run: RunRecord) -> dict[str, str]:
+    """Return the facts that `headrace machine` had found before the run."""
+    hardware = run.environment.machine.hardware if run.environment.machine else None
+    bandwidth = run.environment.memory_bandwidth
+    facts = {"memory bandwidth": f"{bandwidth / 1e9:,.1f} GB/s"} if bandwidth else {}
+    if hardware:
+        caches = ", ".join(f"{name} {human_bytes(size)}" for name, size in hardware.caches_bytes.items())
+        facts |= {"SIMD": " ".join([hardware.simd, *hardware.fast_formats]), "caches": caches or UNKNOWN}
+        facts["accelerators"] = ", ".join(hardware.accelerators) or "none"
+    return facts

@@ -1,0 +1,78 @@
+"""state.json of a checkpoint: all of it for resuming, and the part that generating text needs."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from headrace.data.tokens.special_tokens import SpecialTokensInText
+from headrace.models.config import ModelConfig
+from headrace.run.config import Config
+from headrace.run.records.environment import Environment
+from headrace.run.records.record import Record
+from headrace.training.execution import Execution, upgrade_saved
+from headrace.training.schedule import Position
+
+
+def upgraded_config(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved configuration with the values that were fixed when it was written and can be chosen now."""
+    data = values.get("data", {})
+    return {**values, "data": {"special_tokens_in_text": "special", **data} if isinstance(data, dict) else data}
+
+
+def _upgraded(values: Any) -> Any:
+    return upgraded_config(values) if isinstance(values, dict) else values
+
+
+class CheckpointState(Record):
+    """state.json of a checkpoint: all that resuming needs beside the tensors. Every value is checked when read."""
+
+    position: Position
+    """Steps, tokens and time so far, skipped updates, and the best validation loss."""
+    loader: dict[str, Any]
+    """State of the loader: its place in the order of batches, and fingerprints of the corpus."""
+    execution: Annotated[Execution, BeforeValidator(upgrade_saved)]
+    """How steps are computed: micro-batch, precision, kernels, threads."""
+    config: Annotated[Config, BeforeValidator(_upgraded)]
+    """The resolved configuration."""
+    peak_flops: float
+    """Measured peak of matrix products of all processes, in FLOP/s."""
+    environment: Environment = Field(default_factory=Environment)
+    """Versions and machine."""
+    processes: int = Field(default=1, ge=1)
+    """Processes that trained together; absent from the oldest checkpoints, which know only one."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the state as a JSON object, without what is not known of the machine."""
+        return {**self.model_dump(), "environment": self.environment.model_dump(exclude_unset=True)}
+
+    @model_validator(mode="after")
+    def _check_numbers(self) -> CheckpointState:
+        position = self.position
+        if min(position.step, position.tokens, position.bad_steps) < 0 or not 0 <= position.elapsed_s < math.inf:
+            raise ValueError(f"no run can be at {position}")
+        return self
+
+
+class SavedTokenizer(Record):
+    """The keys of a saved `data` section that say how text becomes tokens; all others are ignored."""
+
+    tokenizer: str
+    special_tokens_in_text: SpecialTokensInText
+
+
+class SavedSections(Record):
+    """The sections of a saved configuration that the weights cannot be used without; all others are ignored."""
+
+    model: ModelConfig
+    """Read strictly: an unknown key of a newer version may change what the weights compute."""
+    data: SavedTokenizer
+
+
+class SavedModel(Record):
+    """state.json of a checkpoint as far as `generate` needs it, whatever a newer version has written beside it."""
+
+    config: Annotated[SavedSections, BeforeValidator(_upgraded)]
+    """The model, and its tokenizer."""
