@@ -21,6 +21,7 @@ from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.run.config import Layers
 from headrace.run.pretraining import Pretraining
 from headrace.run.records import Run
+from headrace.training.loop import Findings
 
 DELAY_S, NUM_STEPS = 0.02, 150
 ROW_TOLERANCE, SUM_TOLERANCE = 0.10, 0.01
@@ -74,7 +75,8 @@ def run(text: Path, folder: Path, stage: str) -> tuple[Run, int, float]:
             late = Delayed(pretraining.optimizer.step)
             pretraining.optimizer.step = late  # type: ignore[method-assign]
         elif stage == "evaluation":
-            pretraining.loop._evaluate = late = Delayed(lambda: (None, ""))
+            late = Delayed(lambda *_: Findings())
+            pretraining._evaluation.evaluate = late  # type: ignore[method-assign]
         steps = iter(pretraining.steps())
         next(steps)  # the first sample comes before the first step, and is not training
         began, first_s = time.perf_counter(), pretraining.loop.position.elapsed_s

@@ -16,6 +16,7 @@ from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
 from headrace.stages import PAUSES
 from headrace.training.autotune import default_micro_batch
+from headrace.training.pauses import MOST_TOKENS
 
 UNEVEN_STEPS = 3  # the first steps pay for fresh memory, and are not counted
 KERNEL_KEYS = ("precision", "matmul", "attention")
@@ -58,6 +59,8 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
     training = config.training
     training.max_minutes, training.max_steps, training.num_epochs = seconds / 60, 0, 0
     training.evaluate_every = training.save_every = 1 << 30  # only at the end
+    if training.evaluation_tokens == "auto":  # candidates are compared on the same text, however fast they are
+        training.evaluation_tokens = MOST_TOKENS
     training.micro_batch_size = training.micro_batch_size or default_micro_batch(
         training.batch_size, training.sequence_length
     )

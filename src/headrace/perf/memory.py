@@ -30,6 +30,8 @@ class MemoryParts:
     """Memory that the allocator holds and cannot use."""
     loader: int
     runtime: int
+    snapshot: int = 0
+    """Copy of weights and optimizer state that is written as a checkpoint while training goes on; 0: none is taken."""
 
     @property
     def total(self) -> int:
@@ -47,6 +49,7 @@ class MemoryParts:
             "fragmentation": self.fragmentation,
             "loader": self.loader,
             "runtime": self.runtime,
+            "snapshot": self.snapshot,
         }
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from headrace.machine.allocator import release_freed_memory
 from headrace.machine.device import best_device
 from headrace.machine.facts import environment
+from headrace.machine.hardware import available_memory_bytes
 from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
@@ -14,12 +15,13 @@ from headrace.models.network import Network
 from headrace.perf.memory import memory_parts
 from headrace.run.config import Config
 from headrace.run.machine import Machine
-from headrace.run.memory import num_shards
+from headrace.run.memory import num_shards, with_snapshot
 from headrace.run.records import Environment
 from headrace.run.remembered_scaling import Scaling
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
+from headrace.training.pauses import saves_before_end
 
 
 def describe_environment(
@@ -48,6 +50,8 @@ def describe_environment(
         num_shards=num_shards(config),
         precision=execution.precision,
     )
+    if saves_before_end(training, 60 * training.max_minutes, training.max_steps):
+        parts = with_snapshot(parts, training.memory_budget or available_memory_bytes() + runtime_bytes)
     return Environment(
         **environment(),
         peak_flops=peak_flops,

@@ -58,6 +58,12 @@ def count_memory(
     )
 
 
+def with_snapshot(parts: MemoryParts, limit: int) -> MemoryParts:
+    """Return the memory with a copy of weights and optimizer state, where it fits; else saving waits without one."""
+    snapshot = parts.weights + parts.optimizer
+    return replace(parts, snapshot=snapshot) if parts.total + snapshot <= limit else parts
+
+
 def num_shards(config: Config) -> int:
     """Return the number of processes that weights, gradients and optimizer state are divided among."""
     return int(config.run.processes) if config.run.sharding == "fsdp" else 1
