@@ -162,8 +162,8 @@ def test_muon_gets_its_matrices() -> None:
     assert len(muon.parameters) == 2 * 4
     assert sum(parameter.numel() for parameter in muon.parameters) == count(shape(), 32).block_weights
     assert sorted(muon.stacked.values()) == [1] * 6 + [3] * 2
-    expected = 2 * (4 * Muon.update_flops(64, 64) + 2 * Muon.update_flops(192, 64))
-    assert sum(update_flops(shape(), "muon").values()) == expected
+    expected = 2 * (4 * Muon.update_flops(64, 64, torch.float32) + 2 * Muon.update_flops(192, 64, torch.float32))
+    assert sum(update_flops(shape(), "muon", torch.float32).values()) == expected
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

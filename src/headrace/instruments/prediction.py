@@ -49,14 +49,14 @@ def predict_run(config: Config) -> Plan:
     assumptions = list(_left_out(config, machine))
     corpus = complete_from_corpus(config, assumptions)
     model, training = config.model, config.training
+    execution, rehearsal, footprint = _rehearse(config, free, assumptions)
     work = count_work(
         model,
         training.sequence_length,
         training.tokens_per_update,
-        update_flops(model, training.optimizer),
+        update_flops(model, training.optimizer, execution.dtype),
         training.gradient_checkpointing,
     )
-    execution, rehearsal, footprint = _rehearse(config, free, assumptions)
     if footprint is not None and not keeps_memory:  # memory given back to the system is missing from the growth
         footprint = replace(footprint, grown_bytes=None)
     memory = _memory(config, execution, runtime_bytes, footprint)

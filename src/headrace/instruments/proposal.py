@@ -159,7 +159,7 @@ class Search:
         return foresee(
             config.model,
             training.sequence_length,
-            update_flops(config.model, training.optimizer),
+            update_flops(config.model, training.optimizer, Execution.from_config(training).dtype),
             unique_tokens,
             per_token,
             seconds,
@@ -250,7 +250,8 @@ def _is_unlike(config: Config, other: Config) -> bool:
 def _pace_of(run: ShortRun) -> tuple[float, int, float]:
     model, training = run.config.model, run.config.training
     batch_tokens = training.tokens_per_update
-    flops = flops_per_token(model, training.sequence_length, batch_tokens, update_flops(model, training.optimizer))
+    in_update = update_flops(model, training.optimizer, Execution.from_config(training).dtype)
+    flops = flops_per_token(model, training.sequence_length, batch_tokens, in_update)
     return flops, model.num_layers, run.seconds_per_token
 
 

@@ -131,7 +131,8 @@ class _Stage:
             return sequence_length * count(_with_layers(model, depth), sequence_length).training_flops_per_token
 
         def update_flops(depth: int) -> float:
-            return sum(assignment.update_flops(_with_layers(model, depth), self._training.optimizer).values())
+            few = _with_layers(model, depth)
+            return sum(assignment.update_flops(few, self._training.optimizer, self._execution.dtype).values())
 
         layers = len(self._blocks), model.num_layers
         passes: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, sequence_flops)}
@@ -165,7 +166,7 @@ class _Stage:
             parameter.grad = None if parameter in beyond else torch.ones_like(parameter)
         began = time.perf_counter()
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-        self._optimizer.step(1.0)
+        self._optimizer.step(1.0, self._execution)
         if norm.is_cuda:
             torch.cuda.synchronize()
         return time.perf_counter() - began

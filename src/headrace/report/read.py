@@ -20,6 +20,7 @@ from headrace.run.directory import RunFolder, read_environment, read_json, read_
 from headrace.run.records import CorpusRecord, Environment, Run, StepRecord, TuningRecord
 from headrace.stages import UPDATING, Stage
 from headrace.training.config import TrainingConfig
+from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 
 DONE_SECONDS = 1e-4  # a stage that was not due takes less
@@ -87,7 +88,7 @@ class RunRecord:
             self.config.model,
             training.sequence_length,
             self.training.tokens_per_update,
-            update_flops(self.config.model, training.optimizer),
+            update_flops(self.config.model, training.optimizer, Execution.from_config(training).dtype),
             training.gradient_checkpointing,
         )
 

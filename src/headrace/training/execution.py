@@ -77,6 +77,10 @@ class Execution:
             torch.set_num_threads(self.threads)
 
 
+PLAINEST = Execution(1)
+"""Float32 by PyTorch's default products, one sequence at a time."""
+
+
 def upgrade_saved(values: Any) -> Any:
     """Return a saved execution under today's names; older checkpoints have two others.
 

@@ -89,7 +89,7 @@ class TrainStep:
         is_finite = bool(np.isfinite(results).all())
         if is_finite:  # a NaN never reaches the weights
             with group.exchanging("updating the weights"):
-                self._optimizer.step(learning_rate_factor)
+                self._optimizer.step(learning_rate_factor, self._execution, group)
         network.zero_grad(set_to_none=True)
         return StepResult(loss, norm, is_finite, replace(seconds, optimizer=time.perf_counter() - began))
 
