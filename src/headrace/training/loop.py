@@ -203,7 +203,7 @@ class Loop:
         """Measure, evaluate and save when it is time; return whether it was, which all processes know."""
         paused = self._clock()
         is_end = info.is_last and not self.was_stopped
-        is_measured = not self.was_stopped and self._pauses.needs_costs(is_end)
+        is_measured = not self.was_stopped and self._pauses.needs_costs(is_end) and self._is_sound(info)
         if is_measured:
             costs = asdict(self._evaluating.measure(self._pauses.measuring_s))
             self._pauses.note_costs(EvaluationCosts(**self._group.from_main(costs, "waiting for rank 0 to measure")))
@@ -225,9 +225,7 @@ class Loop:
 
         What is saved anyway is written while the run is evaluated.
         """
-        if not self._health.is_sound(self._train_step):  # what is there already is better
-            if info.is_last:
-                raise broken(f"the weights after step {info.step} give no finite loss or gradient")
+        if not self._is_sound(info):
             return None
         saving_began = self._clock()
         if due.saves:
@@ -243,6 +241,13 @@ class Loop:
         if info.is_last:
             self._saving.wait()
         return beginning_s + self._clock() - sealing_began
+
+    def _is_sound(self, info: StepInfo) -> bool:
+        """Return whether the weights are worth evaluating and saving; if not, what is saved already is better."""
+        is_sound = self._health.is_sound(self._train_step)
+        if info.is_last and not is_sound:
+            raise broken(f"the weights after step {info.step} give no finite loss or gradient")
+        return is_sound
 
     def _evaluate(self, info: StepInfo, due: Due, began: float) -> bool:
         """Evaluate; return whether the weights are the best so far and are to be saved as such."""

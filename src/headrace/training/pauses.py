@@ -130,7 +130,7 @@ class Pauses:
 
     def needs_costs(self, is_end: bool) -> bool:
         """Return whether evaluating has to be measured now."""
-        return self._costs is None and (is_end or self._num_steps == MEASURED_STEP)
+        return self._costs is None and (is_end or self._num_steps >= MEASURED_STEP)
 
     @property
     def measuring_s(self) -> float:
