@@ -17,7 +17,8 @@ from headrace.training.step import StepSeconds, accumulate
 from tests.training.tiny import random_batch, small
 
 Accumulated = tuple[float, StepSeconds]
-TRAINING = TrainingConfig(batch_size=8, max_length=256, threads=1, matmul="default")
+TRAINING = TrainingConfig(batch_size=8, max_length=256, threads=1, matmul="default", attention="fused")
+MODEL = small().config
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def steps_until_settled(choice: TrainingChoice) -> int:
 
 
 def test_steps_of_training_are_the_measurements(fast_when_small: list[tuple[Execution, range]]) -> None:
-    choice = TrainingChoice(Search(TRAINING))
+    choice = TrainingChoice(Search(MODEL, TRAINING))
     assert not choice.is_settled
     steps = steps_until_settled(choice)
     assert (choice.best.micro_batch_size, choice.best.precision) == (2, "bfloat16")
@@ -58,12 +59,12 @@ def test_steps_of_training_are_the_measurements(fast_when_small: list[tuple[Exec
 
 
 def test_what_is_far_slower_is_not_measured_again(fast_when_small: list[tuple[Execution, range]]) -> None:
-    steps_until_settled(TrainingChoice(Search(TRAINING)))
+    steps_until_settled(TrainingChoice(Search(MODEL, TRAINING)))
     assert sum(way.precision == "float32" for way, _ in fast_when_small) <= 2
 
 
 def test_a_choice_can_end_early_with_the_best_so_far(fast_when_small: list[tuple[Execution, range]]) -> None:
-    choice = TrainingChoice(Search(TRAINING))
+    choice = TrainingChoice(Search(MODEL, TRAINING))
     for _ in range(4):
         choice.accumulate(Replica(small()), random_batch(), 1.0)
     choice.settle()
@@ -73,7 +74,7 @@ def test_a_choice_can_end_early_with_the_best_so_far(fast_when_small: list[tuple
 
 def test_nothing_is_chosen_where_everything_is_given() -> None:
     given = TRAINING.model_copy(update={"micro_batch_size": 4, "precision": "float32"})
-    choice = TrainingChoice(Search(given))
+    choice = TrainingChoice(Search(MODEL, given))
     assert choice.is_settled
     assert choice.best == Execution(4, threads=torch.get_num_threads())
 
@@ -82,7 +83,7 @@ def test_a_disturbed_choice_is_not_complete(
     fast_when_small: list[tuple[Execution, range]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choosing.ProcessorTime, "taken_percent_since", lambda *_: 50.0)
-    choice = TrainingChoice(Search(TRAINING))
+    choice = TrainingChoice(Search(MODEL, TRAINING))
     steps_until_settled(choice)
     assert not choice.is_complete
 
@@ -90,7 +91,7 @@ def test_a_disturbed_choice_is_not_complete(
 def test_gradients_are_those_of_a_plain_step() -> None:
     batch, network = random_batch(), small()
     training = TRAINING.model_copy(update={"precision": "float32"})
-    choice = TrainingChoice(Search(training))
+    choice = TrainingChoice(Search(MODEL, training))
     loss, _ = choice.accumulate(Replica(network), batch, 1 / batch.num_tokens)
     mixed = [parameter.grad.clone() for parameter in network.parameters() if parameter.grad is not None]
     network.zero_grad(set_to_none=True)

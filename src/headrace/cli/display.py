@@ -261,6 +261,15 @@ def show_rows(step: int, rows: list[dict[str, Any]]) -> None:
             out.print(f"           [dim]{escape(repr(text))}[/]")
 
 
+def validation_text(num_tokens: int, is_whole: bool) -> str:
+    """Say what an evaluation was made on.
+
+    >>> validation_text(10_240, is_whole=False), validation_text(55_770, is_whole=True)
+    ('a sample of 10,240 tokens', 'the whole validation part')
+    """
+    return "the whole validation part" if is_whole else f"a sample of {num_tokens:,} tokens"
+
+
 def show_run(run: dict[str, Any]) -> None:
     """Print the summary of a run: what was learned, where the time went, and what to do next."""
     out.print(f"[bold]{escape(run['run'])}[/]: {run['steps']:,} steps, {human_count(run['tokens'])} tokens")
@@ -269,7 +278,9 @@ def show_run(run: dict[str, Any]) -> None:
         out.print(f"  training loss {first:.4f} → {last:.4f}")
     if run["validation_loss"] is not None:
         bits = run["validation_bits_per_byte"]
-        out.print(f"  validation loss {run['validation_loss']:.4f} ({bits:.3f} bits per byte)")
+        num_tokens = run["validation_tokens"]
+        on = f" on {validation_text(num_tokens, run['validation_is_whole'])}" if num_tokens else ""
+        out.print(f"  validation loss {run['validation_loss']:.4f} ({bits:.3f} bits per byte){on}")
     for source, loss in run["validation_loss_by_source"].items():
         out.print(f"    {escape(source)}: {'no validation text' if loss is None else f'{loss:.4f}'}")
     if run["skipped_steps"]:

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.display import err, notices, show_notices, show_warning
+from headrace.cli.display import err, notices, show_notices, show_warning, validation_text
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.perf.speed import data_wait_grade
 from headrace.run.pretraining import Pretraining
@@ -40,8 +40,8 @@ def curve(values: list[float], width: int = 40) -> str:
     return "".join(CURVE[round((value - low) / span * (len(CURVE) - 1))] for value in means)
 
 
-def _validation(loss: float | None, bits_per_byte: float | None) -> str:
-    return "" if loss is None or bits_per_byte is None else f"{loss:.4f} ({bits_per_byte:.3f} bits/byte)"
+def _validation(loss: float | None, bits_per_byte: float | None, text: str = "") -> str:
+    return "" if loss is None or bits_per_byte is None else f"{loss:.4f} ({bits_per_byte:.3f} bits/byte{text})"
 
 
 def corpus_line(facts: dict[str, Any]) -> str:
@@ -142,7 +142,9 @@ class TrainingDisplay:
         if info.warning:
             show_warning(info.warning)
         if info.evaluation is not None:
-            self._validation = _validation(info.evaluation.loss, info.evaluation.bits_per_byte)
+            found = info.evaluation
+            on = validation_text(found.num_tokens, found.is_whole)
+            self._validation = _validation(found.loss, found.bits_per_byte, f", {on}")
         self._sample = info.sample or self._sample
         now = time.monotonic()
         self._doing.begin("computing steps")

@@ -235,6 +235,13 @@ class Loader:
         return self._order.sampler.draw(max_tokens)
 
     @property
+    def num_rows(self) -> int | None:
+        """Rows in one pass over this part of the corpus, over all sources; None while it is being tokenised."""
+        if not self.cache.is_complete:
+            return None
+        return sum(stream.packing.num_rows(stream.epoch_size()) for stream in self._order.streams)
+
+    @property
     def steps_per_epoch(self) -> int:
         """Whole batches in one pass over the corpus; in a mixture, until one of its sources has been read once."""
         return self._order.steps_per_epoch

@@ -18,6 +18,7 @@ from headrace.errors import UsageError
 from headrace.run.config import Config
 from headrace.training.evaluate import Evaluator
 from headrace.training.execution import Execution
+from headrace.training.pauses import MOST_TOKENS
 
 LEAST_VALIDATION_TOKENS = 32  # the loss on fewer tokens is meaningless
 
@@ -110,12 +111,14 @@ def open_evaluator(config: Config, training_cache: Cache, execution: Execution) 
     loader = open_validation(config, training_cache)
     if loader is None:
         return None, ""
-    with loader:
-        evaluator = Evaluator(loader, config.training.evaluation_tokens, execution)
-    if evaluator.num_tokens >= LEAST_VALIDATION_TOKENS:
+    evaluator = Evaluator(loader, execution, has_memory=not config.training.memory_budget)
+    wanted = config.training.evaluation_tokens
+    num_tokens = evaluator.count(MOST_TOKENS if wanted == "auto" else wanted)
+    if num_tokens >= LEAST_VALIDATION_TOKENS:
         return evaluator, ""
+    evaluator.close()
     return None, (
-        f"no validation: {evaluator.num_tokens} tokens are too few, so the best checkpoint is the last one. Give"
+        f"no validation: {num_tokens} tokens are too few, so the best checkpoint is the last one. Give"
         " more text, a larger data.validation_fraction, or data.validation_sources."
     )
 

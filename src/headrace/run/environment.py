@@ -8,6 +8,7 @@ from headrace.machine.allocator import release_freed_memory
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.machine.device import best_device
 from headrace.machine.facts import environment
+from headrace.machine.hardware import available_memory_bytes
 from headrace.machine.measure import measure_memory_bandwidth
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
@@ -15,11 +16,12 @@ from headrace.perf.memory import memory_parts
 from headrace.run.config import Config
 from headrace.run.execution.rates import Rates, remembered_rates
 from headrace.run.machine import Machine
-from headrace.run.memory import num_shards
+from headrace.run.memory import num_shards, with_snapshot
 from headrace.run.records import Environment
 from headrace.run.remembered_scaling import Scaling
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
+from headrace.training.pauses import saves_before_end
 
 PEAK_SECONDS = 0.3  # of measuring the peak on a quiet machine
 
@@ -49,6 +51,8 @@ def describe_environment(
         num_shards=num_shards(config),
         precision=execution.precision,
     )
+    if saves_before_end(training, 60 * training.max_minutes, training.max_steps):
+        parts = with_snapshot(parts, training.memory_budget or available_memory_bytes() + runtime_bytes)
     return Environment(
         **environment(),
         peak_flops=rates.peak_flops,

@@ -2,66 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from headrace.activity import Activity, ignore
 from headrace.data.batch import Batch
 from headrace.data.explain.description import describe
 from headrace.distributed.group import join
 from headrace.distributed.replicas import make_replica
-from headrace.generation.decoding import continue_text
-from headrace.generation.sampling import Sampling
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.device import best_device
-from headrace.machine.facts import cpu_seconds, environment, memory_bytes
-from headrace.machine.measure import torch_threads
+from headrace.machine.facts import environment, memory_bytes
 from headrace.models.counts import count
-from headrace.models.network import Network, build
+from headrace.models.network import build
 from headrace.run.agreement import check_batch_size, check_same_config, check_same_corpus, check_sharding
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus
 from headrace.run.corpus_facts import corpus_facts
-from headrace.run.directory import History, MetricsFile, RunFolder, WatchedFolder, read_record
+from headrace.run.directory import History, RunFolder, WatchedFolder, read_record
 from headrace.run.environment import describe_environment, known_rates, measure_rates
 from headrace.run.execution.choice import ExecutionChoice, begin_choice, resume_choice
 from headrace.run.execution.log import EXECUTIONS, ExecutionLog
 from headrace.run.machine import remembered_machine
 from headrace.run.memory import check_memory, num_shards
-from headrace.run.records import CheckpointState, Environment, Run, StepRecord
+from headrace.run.records import CheckpointState, Environment, Run
 from headrace.run.remembered_scaling import remembered_scaling
 from headrace.run.resume import check_resumable, checkpoint_to_resume, read_checkpoint_state, resumed_execution
+from headrace.run.session.evaluation import FIRST_TEXT_S, RunEvaluation
+from headrace.run.session.recording import Recorder
+from headrace.run.session.saving import RunSaving
 from headrace.run.summary import Tally, recall
 from headrace.run.trackers.tensorboard import TensorBoard
+from headrace.stages import Stage
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.autotune import measure_on
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
-from headrace.training.evaluate import Evaluation
 from headrace.training.execution import Execution
-from headrace.training.loop import BatchStream, Loop, Position, StepInfo, StopWaiting
+from headrace.training.loop import BatchStream, Loop, StepInfo, StopWaiting
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.restore import load_optimizer, load_weights
-from headrace.training.schedule import Limits
+from headrace.training.schedule import Limits, Position
 from headrace.training.step import TrainStep
-
-SAMPLE_TOKENS = 120
-FEWEST_FIRST_TOKENS, MOST_FIRST_TOKENS = 8, 32
-FIRST_SAMPLE_READS = 1e9  # of parameters, all of which are read for every token: a fraction of a second
-
-
-def first_sample_tokens(num_parameters: int) -> int:
-    """Return the length of the sample before training, for which the first step waits: short where tokens are slow.
-
-    >>> first_sample_tokens(800_000), first_sample_tokens(33_400_000), first_sample_tokens(124_000_000)
-    (32, 29, 8)
-    """
-    return max(FEWEST_FIRST_TOKENS, min(MOST_FIRST_TOKENS, int(FIRST_SAMPLE_READS / num_parameters)))
 
 
 class Pretraining:
@@ -137,7 +124,7 @@ class Pretraining:
         self.run = Run(folder=self.folder.path, parameters=self.counts.num_parameters)
         self.history = self.folder.history(position.step) if saved is not None else History()
         recall(self.run, position, self.history)
-        if limits.is_over(position.step, position.elapsed_s):
+        if limits.is_over(position.step, position.elapsed_s, position.reserve_s):
             self._end_at_once(position, limits)
             return
         check_memory(config, group)
@@ -183,10 +170,11 @@ class Pretraining:
             self.execution.write_into(config.training)
         self.peak_flops, self._is_described, self._is_measured = 0.0, False, False
         self._activation_bytes: float | None = None
+        self._evaluator = None
         if not group.is_main:
             return
         if group.world_size > 1:  # counted now: later, the network may be in pieces
-            self._activation_bytes = activation_bytes_per_token(self.network, self.execution)
+            self._activation_bytes = self._count_activations()
         if saved is not None and saved.processes == group.world_size:
             self.peak_flops = saved.peak_flops
         else:
@@ -210,10 +198,58 @@ class Pretraining:
         self._hooks: list[TensorBoard] = []
         if group.is_main and config.run.tensorboard:
             self._hooks.append(stack.enter_context(TensorBoard(self.folder.path)))
+        if self._evaluator is not None:
+            stack.callback(self._evaluator.close)
+        self._evaluation = RunEvaluation(self._replica, self._evaluator, self.tokenizer, training, self._begin)
+        self._saving = RunSaving(
+            self._checkpoints,
+            self._replica,
+            self.optimizer,
+            self.tokenizer,
+            self._state,
+            training,
+            self.is_validated,
+            self._begin,
+        )
+        stack.callback(self._saving.close)  # waits for a save under way
         step = TrainStep(self._replica, self.optimizer, self.choice.choosing or self.execution, training.gradient_clip)
         self.loop = Loop(
-            training, limits, self._batches, step, position, self._evaluate, self._save, self._should_stop, group
+            training,
+            limits,
+            self._batches,
+            step,
+            position,
+            self._evaluation,
+            self._saving,
+            self._should_stop,
+            group,
+            checkpoint_bytes(self.network),
         )
+
+    def _begin_anew(self) -> None:
+        """Keep the configuration from the first moment on: a run that is killed before its first checkpoint has it."""
+        if self.config.run.resume and self.folder.holds_a_configuration:
+            self.notices.append("no checkpoint yet: the run begins again from its configuration")
+        self.folder.write_config(self.config)
+
+    def _end_at_once(self, position: Position, limits: Limits) -> None:
+        """Leave a finished run as it is; write its summary if it was killed before it did."""
+        key = limits.key_of_end(self.config.training, position.elapsed_s, position.reserve_s)
+        self.finished = f"{self.folder.path}: finished at step {position.step:,}; raise {key} to go on"
+        summary = read_record(self.folder.path / "summary.json", Run)
+        if summary is not None and summary.steps == position.step:
+            self.run = summary.model_copy(update={"folder": self.folder.path})
+        else:
+            self.folder.write_record("summary.json", self.run)
+
+    @property
+    def is_validated(self) -> bool:
+        """Return whether there is text to evaluate on; known to the process that evaluates."""
+        return self._evaluator is not None
+
+    def corpus(self) -> dict[str, Any]:
+        """Describe what this run trains on, as far as it is known by now."""
+        return corpus_facts(self.loader.cache, self.config, self._max_steps)
 
     # How steps are computed
 
@@ -291,7 +327,7 @@ class Pretraining:
         described = describe_environment(
             self.config,
             self.execution,
-            self._activation_bytes or activation_bytes_per_token(self.network, self.execution),
+            self._activation_bytes or self._count_activations(),
             replace(rates, peak_flops=self.peak_flops),
             held,
             self._runtime_bytes,
@@ -300,30 +336,12 @@ class Pretraining:
         )
         self.folder.write_record("environment.json", described)
 
-    def _begin_anew(self) -> None:
-        """Keep the configuration from the first moment on: a run that is killed before its first checkpoint has it."""
-        if self.config.run.resume and self.folder.holds_a_configuration:
-            self.notices.append("no checkpoint yet: the run begins again from its configuration")
-        self.folder.write_config(self.config)
+    def _count_activations(self) -> float:
+        return activation_bytes_per_token(self.network, self.execution, self.config.training.sequence_length)
 
-    def _end_at_once(self, position: Position, limits: Limits) -> None:
-        """Leave a finished run as it is; write its summary if it was killed before it did."""
-        key = limits.key_of_end(self.config.training, position.elapsed_s)
-        self.finished = f"{self.folder.path}: finished at step {position.step:,}; raise {key} to go on"
-        summary = read_record(self.folder.path / "summary.json", Run)
-        if summary is not None and summary.steps == position.step:
-            self.run = summary.model_copy(update={"folder": self.folder.path})
-        else:
-            self.folder.write_record("summary.json", self.run)
-
-    @property
-    def is_validated(self) -> bool:
-        """Return whether there is text to evaluate on; known to the process that evaluates."""
-        return self._evaluator is not None
-
-    def corpus(self) -> dict[str, Any]:
-        """Describe what this run trains on, as far as it is known by now."""
-        return corpus_facts(self.loader.cache, self.config, self._max_steps)
+    def _begin(self, doing: str) -> None:
+        """Pass on what begins to whoever shows it now."""
+        self.activity(doing)
 
     # Running
 
@@ -332,15 +350,13 @@ class Pretraining:
         if self.finished:
             return
         run, position = self.run, self.loop.position
+        recorder = Recorder(self.folder, run, self.loader, self._hooks, self.group.world_size)
         if self.group.world_size == 1:  # several processes can only stop together, at the end of a step
             self.loader.call_while_waiting(self._stop_waiting)
         if position.step == 0:
             self.activity("writing a sample before training")
-            num_tokens = first_sample_tokens(self.counts.num_parameters)
-            with self._replica.whole() as network:
-                run.first_sample = self._sample(network, num_tokens) if self.group.is_main else ""
-            with self._going_on_without("samples.txt"):
-                self.folder.add_sample(0, run.first_sample)
+            run.first_sample = self._evaluation.first_text(inf if self.config.training.evaluate_every else FIRST_TEXT_S)
+            recorder.add_text(0, run.first_sample)
         tally = Tally(run, self.counts.training_flops_per_token)
         self.activity(f"computing step {position.step + 1:,}")
         with self.folder.metrics() as metrics:
@@ -348,7 +364,9 @@ class Pretraining:
                 self._follow(info)
                 tally.peak_flops = self.peak_flops
                 tally.add(info, position)
-                self._record(info, metrics)
+                recorder.add(info, metrics)
+                if info.seconds[Stage.SAVING] and self.group.is_main:
+                    self._describe_corpus()
                 yield info
         tally.finish()
         run.was_stopped = self.loop.was_stopped
@@ -358,45 +376,9 @@ class Pretraining:
         self.folder.write_record("summary.json", run)
         self.group.wait_for_all("waiting for rank 0 to finish")  # who leaves early would be taken for lost
 
-    def _record(self, info: StepInfo, metrics: MetricsFile) -> None:
-        """Write a step into the run directory."""
-        record = StepRecord.of(info, **self._gauges(info))
-        if info.sample:
-            with self._going_on_without("samples.txt"):
-                self.folder.add_sample(info.step, info.sample)
-        with self._going_on_without("metrics.jsonl"):
-            metrics.write(record.as_line())
-        for hook in self._hooks:
-            with self._going_on_without("tensorboard"):
-                hook(record)
-
     def _stop_waiting(self) -> None:
         if self._should_stop():
             raise StopWaiting
-
-    @contextmanager
-    def _going_on_without(self, name: str) -> Iterator[None]:
-        """Train on when a record of the run cannot be written, and warn once: a checkpoint is worth more than it."""
-        try:
-            yield
-        except OSError as problem:
-            warning = f"{self.folder.path / name}: cannot be written ({problem.strerror}). Training goes on without it."
-            if warning not in self.run.warnings:
-                self.run.warnings.append(warning)
-
-    def _gauges(self, info: StepInfo) -> dict[str, Any]:
-        """Return what the process and the loader show at this moment, by field of a step's record."""
-        counters = self.loader.counters()
-        return {
-            "data_wait_mean_s": None if self.group.world_size == 1 else round(info.mean_data_wait_s, 6),
-            "tokens_per_second": round(self.run.tokens_per_second, 1),
-            "memory_bytes": memory_bytes(),
-            "cpu_s": round(cpu_seconds(), 2),
-            "loader_cpu_s": round(counters.worker_cpu_s, 4),
-            "queue_depth": counters.queue_depth,
-            "queue_limit": counters.queue_limit,
-            "buffered_bytes": counters.bytes_held,
-        }
 
     def _describe_corpus(self) -> None:
         """Write corpus.json and ledger.json, once, when the whole corpus is tokenised."""
@@ -407,34 +389,9 @@ class Pretraining:
             ledgers = [asdict(ledger) for ledger in self.loader.ledger()]
             self.folder.write_json("ledger.json", ledgers)
 
-    def _evaluate(self) -> tuple[Evaluation | None, str]:
-        """Evaluate and sample in rank 0; the others contribute their pieces of the network, and wait."""
-        evaluation = None
-        with self._replica.whole() as network:
-            if not self.group.is_main:
-                return None, ""
-            self.activity("evaluating")
-            if self._evaluator is not None:
-                evaluation = self._evaluator(network)
-            return evaluation, self._sample(network)
-
-    def _sample(self, network: Network, num_tokens: int = SAMPLE_TOKENS) -> str:
-        training = self.config.training
-        sampling = Sampling(max_tokens=num_tokens, temperature=0.8, top_k=50, seed=training.seed)
-        with torch_threads(1):  # threads that meet after every product of one row cost more than they compute
-            return continue_text(network, self.tokenizer, training.prompt, sampling)
-
-    def _save(self, is_best: bool) -> None:
-        """Save a checkpoint in rank 0; its files do not depend on how the network is shared out."""
-        self.activity("saving")
-        with self.group.exchanging("gathering the optimizer's state"):
-            tensors = {name: tensor for name, tensor in self.optimizer.tensors() if self.group.is_main}
-        with self._replica.whole() as network:
-            if self.group.is_main:
-                self._write_checkpoint(network, tensors, is_best)
-
-    def _write_checkpoint(self, network: Network, optimizer: dict[str, Tensor], is_best: bool) -> None:
-        state = CheckpointState(
+    def _state(self) -> CheckpointState:
+        """Return what resuming needs to know beside the tensors."""
+        return CheckpointState(
             position=self.loop.position,
             loader=self._batches.state(),
             execution=self.execution,
@@ -444,6 +401,3 @@ class Pretraining:
             environment=Environment(**environment()),
             processes=self.group.world_size,
         )
-        is_best = is_best or not self.is_validated  # without validation, the newest is the best there is
-        self._checkpoints.save(self.loop.position.step, network, optimizer, self.tokenizer, state.as_json(), is_best)
-        self._describe_corpus()

@@ -11,7 +11,8 @@ from headrace.perf import speed
 from headrace.run.directory import History
 from headrace.run.records import Run
 from headrace.stages import PAUSES, UPDATING, Stage
-from headrace.training.loop import Position, StepInfo
+from headrace.training.loop import StepInfo
+from headrace.training.schedule import Position
 
 LOOK_SECONDS = 1.0  # the time between two looks at other programs, each of which costs half a millisecond
 
@@ -64,6 +65,7 @@ class Tally:
             run.validation_loss = info.evaluation.loss
             run.validation_bits_per_byte = info.evaluation.bits_per_byte
             run.validation_loss_by_source = dict(info.evaluation.sources)
+            run.validation_tokens, run.validation_is_whole = info.evaluation.num_tokens, info.evaluation.is_whole
         if info.is_last or time.perf_counter() - self._looked_s > LOOK_SECONDS:
             self._looked_s = time.perf_counter()
             run.processor_taken_percent = ProcessorTime.now().taken_percent_since(self._processor_began)

@@ -17,7 +17,9 @@ from headrace.errors import TrainingError, UsageError
 from headrace.machine.allocator import release_freed_memory
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.machine.facts import memory_bytes
-from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES
+from headrace.models.config import ModelConfig
+from headrace.models.counts import FLOAT_BYTES
+from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES, probabilities_per_token
 from headrace.models.linear import has_onednn
 from headrace.models.network import Network
 from headrace.training.comparing import CHOOSING_SECONDS, NUM_ROUNDS, Measurements, answer, compare
@@ -30,6 +32,10 @@ PROBE_TOKENS = 2048
 # Limits of a micro-batch on a CPU. Larger ones are faster by 4% at best (docs/LOG.md), and trying them would take most
 # of the memory of a run.
 FEWEST_TOKENS, MOST_TOKENS = 256, 4096
+LONGEST_PRODUCTS = 2048
+"""Longest sequence on which attention by batched products is tried: beyond, its memory grows and the gain is gone."""
+PRODUCTS_SHARE = 0.03
+"""Share of a memory limit that the probabilities of one sequence may take."""
 MARGIN = 0.95
 """Share of the memory limit that may be planned with; the rest is for what no measurement foresees."""
 
@@ -43,6 +49,7 @@ class Search:
 
     def __init__(
         self,
+        model: ModelConfig,
         training: TrainingConfig,
         memory_limit: int | None = None,
         reserve: Callable[[], int] = lambda: 0,
@@ -53,7 +60,8 @@ class Search:
 
         `num_processes`: how many share the rows of a batch. `seconds`: after these, one round per choice is enough.
         """
-        self._training, self._limit, self._reserve, self._seconds = training, memory_limit, reserve, seconds
+        self._model, self._training, self._limit = model, training, memory_limit
+        self._reserve, self._seconds = reserve, seconds
         num_rows = training.batch_size // num_processes
         self._probe_size = default_micro_batch(num_rows, training.sequence_length)
         self.best = _plainest(training, num_rows, self._probe_size, memory_limit)
@@ -63,7 +71,7 @@ class Search:
     @property
     def ways(self) -> list[Execution]:
         """The ways that are compared, as far as they are known before anything is measured."""
-        ways = _alternatives(self.best, self._training)
+        ways = _alternatives(self.best, self._training, self._model, self._limit)
         return ways + [replace(self.best, micro_batch_size=size) for size in self._sizes]
 
     def measurements(self) -> Measurements[Execution, None]:
@@ -79,13 +87,13 @@ class Search:
             self.best = replace(self.best, threads=(yield from _choose_threads(self.best, self._seconds)))
         size = self.best.micro_batch_size
         probe = replace(self.best, micro_batch_size=min(size, self._probe_size))
-        yield from self._compare(_alternatives(probe, training))
+        yield from self._compare(_alternatives(probe, training, self._model, limit))
         self.best = replace(self.best, micro_batch_size=size)
         if self._sizes:
             sizes = self._sizes if limit is None else (yield from self._sizes_within(limit))
             yield from self._compare([replace(self.best, micro_batch_size=size) for size in sizes])
         if training.compile and has_compiler():
-            yield from self._compare([self.best, replace(self.best, compile=True, matmul="default")])
+            yield from self._compare([self.best, replace(self.best, compile=True, matmul="default", attention="fused")])
         release_freed_memory()
 
     def _compare(self, ways: list[Execution]) -> Measurements[Execution, None]:
@@ -130,7 +138,7 @@ def choose_execution(
 
     The other arguments are those of `Search`.
     """
-    search = Search(training, memory_limit, lambda: reserve, num_processes, seconds)
+    search = Search(network.config, training, memory_limit, lambda: reserve, num_processes, seconds)
     answer(search.measurements(), measure_on(network, batch))
     return search.best
 
@@ -210,14 +218,29 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def _alternatives(plain: Execution, training: TrainingConfig) -> list[Execution]:
+def _alternatives(
+    plain: Execution, training: TrainingConfig, model: ModelConfig, memory_limit: int | None
+) -> list[Execution]:
     """Return the plain execution, and the kernels and precision that might be faster on this machine."""
     ways = [plain]
     if plain.precision == "float32" and training.matmul == "auto" and has_onednn() and not torch.cuda.is_available():
         ways.append(replace(plain, matmul="onednn"))
     if training.precision == "auto":
         ways.append(replace(plain, precision="bfloat16"))
+    if training.attention == "auto" and _has_room_for_products(training, model, memory_limit):
+        ways += [replace(way, attention="products") for way in ways]
     return ways
+
+
+def _has_room_for_products(training: TrainingConfig, model: ModelConfig, memory_limit: int | None) -> bool:
+    """Return whether attention by batched products is worth a trial: on CPUs, where its probabilities are small.
+
+    On a GPU the fused kernel is faster at any length. A trial must not fill the memory, which it would on long ones.
+    """
+    if torch.cuda.is_available() or training.sequence_length > LONGEST_PRODUCTS:
+        return False
+    kept = FLOAT_BYTES * model.num_layers * probabilities_per_token(training.sequence_length, model.heads)
+    return memory_limit is None or kept * training.sequence_length <= PRODUCTS_SHARE * memory_limit
 
 
 def has_compiler() -> bool:

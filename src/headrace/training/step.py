@@ -114,7 +114,7 @@ class TrainStep:
         is_finite = bool(np.isfinite(results).all())
         if is_finite:  # a NaN never reaches the weights
             with group.exchanging("updating the weights"):
-                self._optimizer.step(learning_rate_factor)
+                self._optimizer.step(learning_rate_factor, self._execution, group)
         network.zero_grad(set_to_none=True)
         return StepResult(loss, norm, is_finite, replace(seconds, optimizer=time.perf_counter() - began))
 
@@ -127,9 +127,9 @@ class TrainStep:
         return result
 
     def is_sound(self, batch: TokenBatch) -> bool:
-        """Return whether the weights give a finite loss and gradient for the first rows of a batch; update nothing."""
+        """Return whether the weights give a finite loss and gradient for the first row of a batch; update nothing."""
         network, group = self._replica.network, self._replica.group
-        rows = slice(0, self._execution.micro_batch_size)
+        rows = slice(0, self._execution.micro_batch_size if self._execution.compile else 1)  # code for one shape
         scale = 1.0 / batch.targets[rows].size
         loss = _forward_and_backward(self._replica, batch, rows, self._execution, scale, is_last=True)[0]
         with group.exchanging("judging gradients"):

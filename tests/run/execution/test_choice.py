@@ -90,7 +90,7 @@ def test_another_machine_or_other_ways_measure(corpus: Path, monkeypatch: pytest
         patch.setattr("headrace.machine.hardware.Hardware.fingerprint", "another")
         with Pretraining(configured(corpus, "two")) as moved:
             assert not moved.choice.is_final
-    monkeypatch.setattr("headrace.training.autotune._alternatives", lambda plain, _: [plain])
+    monkeypatch.setattr("headrace.training.autotune._alternatives", lambda plain, *_: [plain])
     with Pretraining(configured(corpus, "three")) as newer:
         assert newer.choice.notice == "", "nothing is remembered of this list of ways"
 
@@ -163,7 +163,7 @@ def test_a_choice_that_is_clearly_slower_than_remembered_is_forgotten(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configured(corpus, "one")
-    search = Search(config.training)
+    search = Search(config.model, config.training)
     place = remembered_execution(config, search)
     chosen = ChosenExecution.today(search.best, seconds_per_sequence=1.0)
 

@@ -71,7 +71,7 @@ def begin_choice(
     every process would have to change its way at the same micro-batch.
     """
     limit = memory_limit(config, group)
-    search = Search(config.training, limit, reserve, group.world_size)
+    search = Search(config.model, config.training, limit, reserve, group.world_size)
     place = remembered_execution(config, search)
     known = None if config.run.measure_again else place.read()
     if known is not None and _fits(config, known.execution, limit, group):
@@ -90,7 +90,7 @@ def resume_choice(config: Config, step: int, log: ExecutionLog, reserve: Callabl
     Steps that were computed before, after the checkpoint, are computed in the same ways as then.
     """
     limit = memory_limit(config)
-    search = Search(config.training, limit, reserve)
+    search = Search(config.model, config.training, limit, reserve)
     choosing = TrainingChoice(search, log.after(step), log.final)
     return _begun(search, choosing, remembered_execution(config, search))
 

@@ -13,7 +13,7 @@ from headrace.run.config import Config
 from headrace.run.records.environment import Environment
 from headrace.run.records.record import Record
 from headrace.training.execution import Execution, upgrade_saved
-from headrace.training.loop import Position
+from headrace.training.schedule import Position
 
 
 def upgraded_config(values: dict[str, Any]) -> dict[str, Any]:
