@@ -21,6 +21,7 @@ from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.run.config import Layers
 from headrace.run.pretraining import Pretraining
 from headrace.run.records import Run
+from headrace.training.loop import Findings
 
 DELAY_S, NUM_STEPS = 0.02, 150
 ROW_TOLERANCE, SUM_TOLERANCE = 0.10, 0.01
@@ -59,6 +60,7 @@ def run(text: Path, folder: Path, stage: str) -> tuple[Run, int, float]:
     values = {
         "model.d_model": 32, "model.num_layers": 1, "training.max_length": 32, "training.batch_size": 4,
         "training.micro_batch_size": 4, "training.precision": "float32", "training.matmul": "default",
+        "training.attention": "fused",
         "training.max_steps": NUM_STEPS, "training.evaluate_every": 1 if stage == "evaluation" else NUM_STEPS,
         "training.evaluation_tokens": 128, "training.save_every": NUM_STEPS, "data.sources": [str(text)],
         "data.tokenizer": "byte", "data.cache_dir": str(folder / "cache"), "run.out": str(folder / f"{stage}-run"),
@@ -73,7 +75,8 @@ def run(text: Path, folder: Path, stage: str) -> tuple[Run, int, float]:
             late = Delayed(pretraining.optimizer.step)
             pretraining.optimizer.step = late  # type: ignore[method-assign]
         elif stage == "evaluation":
-            pretraining.loop._evaluate = late = Delayed(lambda: (None, ""))
+            late = Delayed(lambda *_: Findings())
+            pretraining._evaluation.evaluate = late  # type: ignore[method-assign]
         steps = iter(pretraining.steps())
         next(steps)  # the first sample comes before the first step, and is not training
         began, first_s = time.perf_counter(), pretraining.loop.position.elapsed_s

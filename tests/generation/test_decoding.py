@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 
-from headrace.generation.decoding import continue_text, generate
+from headrace.generation.decoding import generate, text_pieces
 from headrace.generation.sampling import Sampling
 from headrace.models.config import ModelConfig
 from headrace.models.network import Network, build
@@ -61,6 +61,8 @@ def test_a_sample_that_has_ended_gives_nothing_more() -> None:
     assert list(generate(small(), [1], Sampling(max_tokens=9, temperature=0), end_of_text_id=first)) == [[first]]
 
 
-def test_a_continued_text_begins_with_its_prompt() -> None:
-    text = continue_text(small(), tokenizer_of_kind("byte"), "the mill", Sampling(max_tokens=4, temperature=1.0))
-    assert text.startswith("the mill")
+def test_a_text_comes_piece_by_piece_without_its_prompt() -> None:
+    sampling = Sampling(max_tokens=4, temperature=1.0)
+    pieces = list(text_pieces(small(), tokenizer_of_kind("byte"), "the mill", sampling))
+    assert len(pieces) == 4
+    assert not "".join(pieces).startswith("the mill")

@@ -79,7 +79,7 @@ def test_a_plan_adds_up(tmp_path: Path) -> None:
     assert plan.tokens_per_second == pytest.approx(8 * 32 / plan.step_s)
     assert plan.total_steps == 50
     assert plan.evaluation_s is not None and plan.evaluation_s > 0
-    assert plan.total_s == pytest.approx(50 * plan.step_s + 10 * plan.evaluation_s)
+    assert 50 * plan.step_s < plan.total_s < 1.13 * 50 * plan.step_s, "evaluations keep to their share"
     assert plan.data_s is None, "not tokenised yet"
     assert plan.corpus_tokens == plan.corpus_bytes
     assert any("not tokenised yet" in text for text in plan.assumptions)

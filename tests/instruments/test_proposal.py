@@ -39,7 +39,9 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         counts = count(config.model, config.training.max_length)
         per_token = counts.training_flops_per_token / 1e10
         exposure = Exposure(counts.num_parameters, config.model.vocab_size, seconds / per_token, train_bytes / 3, 3.0)
-        return ShortRun(config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2, "float32", "default")
+        return ShortRun(
+            config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2, "float32", "default", "fused"
+        )
 
     monkeypatch.setattr(room, "train_briefly", pretend)
     return seen

@@ -17,7 +17,7 @@ from headrace.run.remembered_scaling import Measured, Scaling, remember_scaling,
 
 SMALL: dict[str, Any] = {
     "model": {"d_model": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 64},
-    "training": {"batch_size": 4, "max_length": 16, "precision": "float32", "matmul": "default"},
+    "training": {"batch_size": 4, "max_length": 16, "precision": "float32", "matmul": "default", "attention": "fused"},
 }
 
 

@@ -14,7 +14,14 @@ from tests.conftest import make_text
 
 def config(folder: Path) -> Config:
     (folder / "corpus.txt").write_text(make_text(20_000))
-    training = {"max_length": 16, "batch_size": 4, "threads": 1, "precision": "float32", "matmul": "default"}
+    training = {
+        "max_length": 16,
+        "batch_size": 4,
+        "threads": 1,
+        "precision": "float32",
+        "matmul": "default",
+        "attention": "fused",
+    }
     return Config.model_validate(
         {
             "model": {"d_model": 32, "num_heads": 2, "num_layers": 1, "vocab_size": 257, "context": 16},

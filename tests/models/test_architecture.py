@@ -11,6 +11,7 @@ import pytest
 from headrace.models.architecture import architecture_names, find_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
+from headrace.models.kernels import Attention
 from headrace.models.network import build
 from headrace.perf.memory import estimated_activation_bytes_per_token, weight_copy_bytes
 from headrace.training.activations import LENGTH, activation_bytes_per_token, kept_bytes
@@ -34,12 +35,14 @@ def test_counts_and_matrices_are_those_of_the_network(arch: str, variation: dict
 
 @pytest.mark.parametrize("arch", architecture_names())
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_activations_are_estimated_near_what_is_counted(arch: str, precision: Precision) -> None:
+@pytest.mark.parametrize("attention", ["fused", "products"])
+def test_activations_are_estimated_near_what_is_counted(arch: str, precision: Precision, attention: Attention) -> None:
     config = ModelConfig(arch=arch, d_model=256, num_layers=4, vocab_size=257, context=64)
     network = build(config)
-    execution = Execution(1, precision)
-    per_token = activation_bytes_per_token(network, execution)
-    assert estimated_activation_bytes_per_token(config, precision) == pytest.approx(per_token, rel=0.05)
+    execution = Execution(1, precision, attention=attention)
+    per_token = activation_bytes_per_token(network, execution, LENGTH)
+    estimated = estimated_activation_bytes_per_token(config, precision, attention, LENGTH)
+    assert estimated == pytest.approx(per_token, rel=0.05)
     shared = kept_bytes(network, execution, 1, LENGTH) - LENGTH * per_token
     assert weight_copy_bytes(count(config, LENGTH), precision) == pytest.approx(shared, abs=10_000)
 

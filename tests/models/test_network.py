@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from headrace.data.tokens.tokenizers import load_tokenizer
+from headrace.models.attention import KeyValueCache
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.kernels import Kernels
-from headrace.models.network import KeyValueCache, build, document_positions
+from headrace.models.network import build, document_positions
 from headrace.training.checkpoint import Checkpoints
 from tests.conftest import make_text
 
@@ -76,6 +77,19 @@ def test_decoding_with_a_cache_is_the_same(arch: str) -> None:
         parts = [network(tokens[:, :7], cache=cache), network(tokens[:, 7:12], cache=cache)]
         parts += [network(tokens[:, i : i + 1], cache=cache) for i in range(12, 20)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
+def test_what_is_left_to_the_compiler_is_the_same(arch: str) -> None:
+    """Code for torch.compile is in PyTorch's own operations; here it runs as it is."""
+    tokens, results = torch.arange(64).view(2, 32), []
+    for kernels in (Kernels(), Kernels(compile=True)):
+        network = build(config(arch=arch), seed=1)
+        hidden = network(tokens, kernels=kernels)
+        hidden.pow(3).mean().backward()
+        gradients = [parameter.grad.flatten() for parameter in network.parameters() if parameter.grad is not None]
+        results.append(torch.cat([hidden.detach().flatten(), *gradients]))
+    assert (results[1] - results[0]).norm() < 1e-5 * results[0].norm()
 
 
 def test_gradient_checkpointing_changes_nothing() -> None:

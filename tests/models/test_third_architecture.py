@@ -22,11 +22,12 @@ from headrace.instruments.rehearsal import quick_execution, random_batch, rehear
 from headrace.jobs.generate import load_model, stream_text
 from headrace.jobs.train import train
 from headrace.models.architecture import Architecture, Matrix, Part, find_architecture, register, unregister
+from headrace.models.attention import KeyValueCache, attend
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.kernels import Kernels
 from headrace.models.linear import Linear
-from headrace.models.network import KeyValueCache, Network, attend, build
+from headrace.models.network import Network, build
 from headrace.report import report
 from headrace.run.config import Layers
 from headrace.run.memory import count_memory
@@ -96,10 +97,7 @@ class Block(nn.Module):
     ) -> Tensor:
         B, T, D = x_BTD.shape
         qkv = self.query_key_value(self.attention_norm(x_BTD), kernels).view(B, T, 3, self.heads, D // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        if cache is not None:
-            key, value = cache.extend(layer, key, value)
-        x_BTD = x_BTD + self.out(attend(query, key, value, mask), kernels)
+        x_BTD = x_BTD + self.out(attend(qkv, mask, cache, layer, kernels), kernels)
         hidden = relu(self.up(self.feed_forward_norm(x_BTD), kernels)).square()
         out_BTD: Tensor = x_BTD + self.down(hidden, kernels)
         return out_BTD
@@ -162,14 +160,14 @@ def test_muon_gets_its_matrices() -> None:
     assert len(muon.parameters) == 2 * 4
     assert sum(parameter.numel() for parameter in muon.parameters) == count(shape(), 32).block_weights
     assert sorted(muon.stacked.values()) == [1] * 6 + [3] * 2
-    expected = 2 * (4 * Muon.update_flops(64, 64) + 2 * Muon.update_flops(192, 64))
-    assert sum(update_flops(shape(), "muon").values()) == expected
+    expected = 2 * (4 * Muon.update_flops(64, 64, torch.float32) + 2 * Muon.update_flops(192, 64, torch.float32))
+    assert sum(update_flops(shape(), "muon", torch.float32).values()) == expected
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_its_memory_is_predicted(tmp_path: Path, precision: Precision) -> None:
     config = shape(d_model=256, num_layers=4, context=64)
-    counted = activation_bytes_per_token(build(config), Execution(1, precision))
+    counted = activation_bytes_per_token(build(config), Execution(1, precision), 64)
     estimated = config.num_layers * find_architecture("squared").activation_bytes(config, precision)
     assert estimated == pytest.approx(counted, rel=0.05)
     layers = Layers()
@@ -181,7 +179,9 @@ def test_its_memory_is_predicted(tmp_path: Path, precision: Precision) -> None:
     counts = count(run.model, run.training.max_length)
     assert (parts.weights, parts.optimizer) == (4 * counts.num_parameters, state_bytes(counts, "muon"))
     rehearsal, footprint = rehearse(run.model, run.training, execution)
-    assert footprint.activation_bytes_per_token == activation_bytes_per_token(build(run.model), execution)
+    assert footprint.activation_bytes_per_token == activation_bytes_per_token(
+        build(run.model), execution, run.training.max_length
+    )
     assert all(seconds > 0 for seconds in rehearsal.step_seconds(2, 4).values())
 
 

@@ -18,7 +18,7 @@ def test_memory_parts() -> None:
     assert parts.total == sum(parts.as_dict().values())
     assert parts.optimizer == adamw
     assert parts.activations == 64_000
-    assert parts.head_buffer == 2 * 4 * 64 * 100 + 4 * 100 * 64 + 4 * 64 * 64
+    assert parts.head_buffer == 4 * 64 * 100 + 4 * 100 * 64 + 4 * 64 * 64
 
 
 def test_gradient_checkpointing_keeps_one_block_and_the_inputs_of_all() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from headrace.models.config import ModelConfig
 from headrace.perf.loss_law import Law
@@ -15,7 +16,7 @@ PACE = Pace(per_flop=1e-11, per_layer=1e-6)
 
 def prospect(width: int, layers: int, seconds: float, unique_tokens: float) -> Prospect:
     model = ModelConfig(d_model=width, num_layers=layers, vocab_size=1024, context=128)
-    return foresee(model, 128, update_flops(model, "muon"), unique_tokens, 3.0, seconds, PACE, Law())
+    return foresee(model, 128, update_flops(model, "muon", torch.float32), unique_tokens, 3.0, seconds, PACE, Law())
 
 
 def best_shape(seconds: float, unique_tokens: float) -> float:
@@ -33,9 +34,10 @@ def test_pace_of_one_measurement_or_of_noise() -> None:
 
 def test_the_optimizer_costs_less_per_token_in_larger_batches() -> None:
     model = ModelConfig(d_model=256, num_layers=4, vocab_size=1024, context=128)
-    small, large = (flops_per_token(model, 128, tokens, update_flops(model, "muon")) for tokens in (1024, 65_536))
+    by_muon = update_flops(model, "muon", torch.float32)
+    small, large = (flops_per_token(model, 128, tokens, by_muon) for tokens in (1024, 65_536))
     assert small > 1.2 * large
-    assert flops_per_token(model, 128, 1024, update_flops(model, "adamw")) < small
+    assert flops_per_token(model, 128, 1024, update_flops(model, "adamw", torch.float32)) < small
 
 
 def test_what_is_foreseen_adds_up() -> None:

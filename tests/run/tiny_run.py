@@ -20,6 +20,7 @@ TINY: dict[str, Any] = {
     "training.evaluate_every": 4,
     "training.precision": "float32",
     "training.matmul": "default",
+    "training.attention": "fused",
     "training.threads": 1,
     "data.tokenizer": "byte",
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.data.batch import Batch
 from headrace.distributed.replicas import Replica
 from headrace.errors import TrainingError
-from headrace.training.autotune import choose_execution, fastest
+from headrace.training.autotune import choose_execution
+from headrace.training.comparing import fastest
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from tests.training.tiny import random_batch, small
@@ -44,3 +47,25 @@ def test_a_memory_budget_chooses_smaller_micro_batches_then_checkpointing(monkey
     assert (tight.micro_batch_size, tight.gradient_checkpointing) == (1, True)
     with pytest.raises(TrainingError, match="memory_budget"):
         choose_execution(small(), random_batch(), training, memory_limit=1050, reserve=80)
+
+
+@pytest.mark.parametrize(
+    ("changes", "memory_limit", "is_tried"),
+    [
+        ({}, None, True),
+        ({}, 1 << 30, True),
+        ({}, 1 << 16, False),
+        ({"max_length": 4096}, None, False),
+        ({"attention": "fused"}, None, False),
+    ],
+)
+def test_batched_products_are_tried_where_they_fit(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], memory_limit: int | None, is_tried: bool
+) -> None:
+    """Only one thing is slow here, the fused kernel: so batched products are chosen wherever they are tried."""
+    monkeypatch.setattr("headrace.training.autotune._time", lambda *given: 1.0 + (given[2].attention == "fused"))
+    monkeypatch.setattr("headrace.training.autotune.memory_bytes", lambda: 0)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    training = TrainingConfig(batch_size=8, **{"max_length": 256, **changes})
+    chosen = choose_execution(small(), random_batch(), training, memory_limit=memory_limit)
+    assert chosen.attention == ("products" if is_tried else "fused")

@@ -67,7 +67,7 @@ def test_bits_per_byte_are_lm_evals(tmp_path: Path, kind: str) -> None:
     with hr.Loader(
         tmp_path / "a.txt", 8, CONTEXT, shuffle=False, tokenizer=tokenizer, cache_dir=tmp_path / "cache"
     ) as loader:
-        ours = Evaluator(loader, 0, Execution(8))(network)
+        ours = Evaluator(loader, Execution(8))(network, 0)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     their_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = [their_tokenizer.eos_token_id, *their_tokenizer(text, truncation=False)["input_ids"]]

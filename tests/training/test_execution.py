@@ -12,7 +12,7 @@ from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES, Kernels
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution, upgrade_saved
 
-CHOSEN = Execution(4, "bfloat16", "onednn", gradient_checkpointing=True, threads=3)
+CHOSEN = Execution(4, "bfloat16", "onednn", gradient_checkpointing=True, threads=3, attention="products")
 
 
 def test_what_is_written_into_a_configuration_is_read_from_it() -> None:
@@ -21,7 +21,9 @@ def test_what_is_written_into_a_configuration_is_read_from_it() -> None:
     assert Execution.from_config(training) == CHOSEN
     replace(CHOSEN, compile=True).write_into(training)
     read = Execution.from_config(training)
-    assert read == replace(CHOSEN, compile=True, matmul="default"), "compiled code has kernels of its own"
+    assert read == replace(CHOSEN, compile=True, matmul="default", attention="fused"), (
+        "compiled code has kernels of its own"
+    )
 
 
 def test_what_a_configuration_leaves_open_is_the_plainest() -> None:
@@ -30,7 +32,7 @@ def test_what_a_configuration_leaves_open_is_the_plainest() -> None:
 
 
 def test_a_network_gets_its_part() -> None:
-    assert CHOSEN.kernels == Kernels(matmul="onednn", gradient_checkpointing=True)
+    assert CHOSEN.kernels == Kernels(matmul="onednn", attention="products", gradient_checkpointing=True)
 
 
 def test_executions_of_older_checkpoints_are_read() -> None:
@@ -43,7 +45,7 @@ def test_executions_of_older_checkpoints_are_read() -> None:
         "compiled": False,
         "threads": 3,
     }
-    assert Execution(**upgrade_saved(old)) == CHOSEN
+    assert Execution(**upgrade_saved(old)) == replace(CHOSEN, attention="fused"), "there was no other then"
     assert Execution(**upgrade_saved(asdict(CHOSEN))) == CHOSEN
     assert upgrade_saved(None) is None, "whatever is no execution is for the reader to refuse"
 

@@ -10,11 +10,11 @@ from headrace.data.batch import Batch
 from headrace.distributed.replicas import Replica
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
-from headrace.training.loop import BatchStream, Loop, Position
+from headrace.training.loop import BatchStream, Loop
 from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.schedule import Limits, learning_rate_factor
+from headrace.training.schedule import Limits, Position, learning_rate_factor
 from headrace.training.step import TrainStep
-from tests.training.tiny import random_batch, small
+from tests.training.tiny import Nothing, random_batch, small
 
 
 def test_schedules() -> None:
@@ -36,7 +36,9 @@ def test_the_learning_rate_falls_to_what_is_asked(schedule: Any) -> None:
     network = small()
     training = TrainingConfig(schedule=schedule, final_learning_rate=0.0, warmup=0.1, max_steps=1000)
     step = TrainStep(Replica(network), Optimizer(network, training), Execution(8), 1.0)
-    loop = Loop(training, Limits(1000, None), cast(BatchStream, _Endless()), step, Position(step=998), _nothing, _save)
+    loop = Loop(
+        training, Limits(1000, None), cast(BatchStream, _Endless()), step, Position(step=998), Nothing(), Nothing()
+    )
     rates = [info.learning_rate for info in loop.steps()]
     assert len(rates) == 2
     assert rates[-1] == training.learning_rate * learning_rate_factor(training, 0.999)
@@ -47,14 +49,6 @@ def test_the_learning_rate_falls_to_what_is_asked(schedule: Any) -> None:
 class _Endless:
     def __next__(self) -> Batch:
         return random_batch()
-
-
-def _nothing() -> tuple[None, str]:
-    return None, ""
-
-
-def _save(_: bool) -> None:
-    pass
 
 
 def test_the_limit_that_comes_first_ends_the_run() -> None:

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 
 import psutil
 import torch
+from torch import Tensor
 
 from headrace.distributed.cores import core_group, share_of_cores, stay_on, usable_cores
-from headrace.distributed.launch import PINNED, STORE
+from headrace.distributed.launch import PINNED, STORE, is_joined
 from headrace.errors import TrainingError
 
 Value = TypeVar("Value")
@@ -58,6 +59,10 @@ class Group:
     def gather(self, values: list[float], doing: str) -> list[list[float]]:
         """Return the values of every process, by rank. `doing` says what for, in an error."""
         return [values]
+
+    def gather_rows(self, rows: Tensor, doing: str) -> Tensor:
+        """Return the rows of every process, by rank, as one tensor; all bring equally many."""
+        return rows
 
     def from_main(self, value: Value, doing: str) -> Value:
         """Return the value that rank 0 passes, which must fit JSON; the others wait for it, however long it takes."""
@@ -137,6 +142,12 @@ class Joined(Group):
             self._c10d.all_gather(everyones, mine, group=self._quick)
         return [theirs.tolist() for theirs in everyones]
 
+    def gather_rows(self, rows: Tensor, doing: str) -> Tensor:
+        everyones = rows.new_empty(self.world_size * rows.shape[0], *rows.shape[1:])
+        with self.exchanging(doing):  # as bytes: gloo does not know every number format
+            self._c10d.all_gather_into_tensor(everyones.view(torch.uint8), rows.contiguous().view(torch.uint8))
+        return everyones
+
     def from_main(self, value: Value, doing: str) -> Value:
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         size = torch.tensor([len(text)])
@@ -175,11 +186,6 @@ class Joined(Group):
             if host == _host() and _has_ended(int(pid))
         ]
         return ", ".join(gone) or "another rank (it hangs, or it is on another machine)"
-
-
-def is_joined() -> bool:
-    """Return whether this process was started as one of several, by `distributed/launch.py`, torchrun or the like."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 def join(timeout_s: float) -> Group:

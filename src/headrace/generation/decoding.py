@@ -9,7 +9,8 @@ import torch
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.generation.sampling import Sampling, draw
 from headrace.generation.text import TextStream
-from headrace.models.network import KeyValueCache, Network
+from headrace.models.attention import KeyValueCache
+from headrace.models.network import Network
 
 
 def generate(
@@ -41,9 +42,10 @@ def generate(
         tokens_BT = torch.cat([tokens_BT, new_BT], dim=1)[:, -context:]
 
 
-def continue_text(network: Network, tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> str:
-    """Return a prompt and its continuation, as one sample."""
+def text_pieces(network: Network, tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> Iterator[str]:
+    """Yield the continuation of a prompt token by token, as one sample; a token inside a character adds no text yet."""
     ids = [int(token) for token in tokenizer.encode(prompt)] if prompt else []
     stream = TextStream(tokenizer, ids)
-    made = (row[0] for row in generate(network, ids, sampling, tokenizer.end_of_text_id))
-    return prompt + "".join(stream.add(token) for token in made if token is not None)
+    for (token,) in generate(network, ids, sampling, tokenizer.end_of_text_id):
+        if token is not None:
+            yield stream.add(token)

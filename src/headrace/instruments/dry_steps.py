@@ -49,7 +49,8 @@ def _onednn_product(x: Tensor, weight_OI: Tensor, *_: Any) -> Tensor:
 
 _PRODUCTS: dict[Any, Callable[..., Tensor]] = {
     torch.Tensor.matmul: _matmul,
-    torch.baddbmm: lambda added, *_, **__: torch.zeros_like(added),
+    torch.bmm: _matmul,
+    torch.baddbmm: lambda _, left, right, **__: _matmul(left, right),
     torch.Tensor.addmm_: lambda added, *_: added,
 }
 if has_onednn():

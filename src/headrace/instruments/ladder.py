@@ -121,7 +121,7 @@ class Ladder:
         training = config.training
         self._budget = training.memory_budget or available_memory_bytes()
         on_option("choosing as training does")
-        is_open = training.micro_batch_size == 0 or "auto" in (training.precision, training.matmul)
+        is_open = training.micro_batch_size == 0 or "auto" in (training.precision, training.matmul, training.attention)
         if not is_open and not training.threads:
             training.threads = share_of_cores(1)
         self._reference = Trial(config, is_chosen=is_open)
@@ -251,6 +251,8 @@ def same_result_options(config: Config) -> Iterator[list[Option]]:
     other = "default" if training.matmul == "onednn" else "onednn"
     if training.precision == "float32" and not training.compile:
         yield [Option({"training.matmul": other})]
+    if not training.compile:
+        yield [Option({"training.attention": "fused" if training.attention == "products" else "products"})]
     loaders = [{"data.num_workers": workers, "data.prefetch_batches": "auto"} for workers in dict.fromkeys((2, cores))]
     given = {key: getattr(data, key.partition(".")[2]) for key in loaders[0]}
     yield [Option(loader) for loader in loaders if loader != given]

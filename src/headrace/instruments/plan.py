@@ -26,7 +26,7 @@ class Plan:
     data_s: float | None
     """Seconds to make a batch, by all workers, while the one before is trained on; None if unknown."""
     evaluation_s: float | None
-    """Seconds of one evaluation; there are ten in a run unless training.evaluate_every says otherwise."""
+    """Seconds of one evaluation on training.evaluation_tokens, or on the largest sample that would be chosen."""
     epoch_s: float | None
     total_s: float | None
     """Seconds of the whole run with its evaluations, without samples and checkpoints."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +23,12 @@ from headrace.perf.memory import MemoryParts
 from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
 from headrace.run.config import Config
 from headrace.run.machine import Machine, know_machine
-from headrace.run.memory import count_memory, remedies
+from headrace.run.memory import count_memory, remedies, with_snapshot
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes, update_flops
+from headrace.training.pauses import MOST_TOKENS, expected_seconds, saves_before_end
 from headrace.training.schedule import DEFAULT_MINUTES
 
-EVALUATIONS = 10  # evaluations of a run that sets no interval
 CHECKPOINTS_AT_ONCE = 3  # last, best, and the one being written
 LARGEST_REHEARSAL = 0.5  # share of the free memory that a rehearsal may take
 # Memory that choosing an execution, instruments, samples and checkpoints leave allocated in a run, beyond a rehearsal:
@@ -48,14 +49,14 @@ def predict_run(config: Config) -> Plan:
     assumptions = list(_left_out(config, machine))
     corpus = complete_from_corpus(config, assumptions)
     model, training = config.model, config.training
+    execution, rehearsal, footprint = _rehearse(config, free, assumptions)
     work = count_work(
         model,
         training.sequence_length,
         training.tokens_per_update,
-        update_flops(model, training.optimizer),
+        update_flops(model, training.optimizer, execution.dtype),
         training.gradient_checkpointing,
     )
-    execution, rehearsal, footprint = _rehearse(config, free, assumptions)
     if footprint is not None and not keeps_memory:  # memory given back to the system is missing from the growth
         footprint = replace(footprint, grown_bytes=None)
     memory = _memory(config, execution, runtime_bytes, footprint)
@@ -67,8 +68,10 @@ def predict_run(config: Config) -> Plan:
     steps_per_epoch = (
         corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.sequence_length
     )
-    evaluation_s = _evaluation_seconds(config, seconds, corpus.tokens)
-    total_s, total_steps = _total(config, step_s, evaluation_s, steps_per_epoch)
+    evaluation_s, whole_s = _evaluation_seconds(config, seconds, corpus.tokens)
+    total_s, total_steps = _total(config, step_s, evaluation_s, whole_s, steps_per_epoch)
+    if saves_before_end(training, total_s or math.inf, total_steps or math.inf):
+        memory = with_snapshot(memory, training.memory_budget or free)
     result = Plan(
         work=work,
         execution=execution,
@@ -116,14 +119,17 @@ def _left_out(config: Config, machine: Machine) -> Iterator[str]:
         yield "the peaks of a busy machine: `headrace machine --fresh` measures them again"
 
 
-def _evaluation_seconds(config: Config, seconds: dict[str, float] | None, corpus_tokens: int) -> float | None:
-    """Return the seconds of an evaluation: a forward pass is a third of forward and backward."""
+def _evaluation_seconds(
+    config: Config, seconds: dict[str, float] | None, corpus_tokens: int
+) -> tuple[float | None, float]:
+    """Return the seconds of an evaluation, and of one on the whole part: a third of forward and backward per token."""
     if seconds is None:
-        return None
+        return None, 0.0
     training = config.training
-    tokens = config.data.validation_fraction * corpus_tokens
-    tokens = min(tokens, training.evaluation_tokens or tokens)
-    return seconds["forward and backward"] / 3 * tokens / training.tokens_per_update
+    token_s = seconds["forward and backward"] / 3 / training.tokens_per_update
+    part = config.data.validation_fraction * corpus_tokens
+    wanted = MOST_TOKENS if training.evaluation_tokens == "auto" else training.evaluation_tokens
+    return token_s * min(part, wanted or part), token_s * part
 
 
 def _rehearse(
@@ -157,7 +163,7 @@ def _memory(config: Config, execution: Execution, runtime_bytes: int, footprint:
 
 
 def _total(
-    config: Config, step_s: float | None, evaluation_s: float | None, steps_per_epoch: float
+    config: Config, step_s: float | None, evaluation_s: float | None, whole_s: float, steps_per_epoch: float
 ) -> tuple[float | None, int | None]:
     """Return the seconds and steps until the first limit is reached."""
     training = config.training
@@ -168,11 +174,15 @@ def _total(
     if step_s is None or evaluation_s is None:
         return (60 * minutes if minutes and not steps else None), (int(min(steps)) if steps else None)
     every = training.evaluate_every
-    per_step, fixed = (step_s + evaluation_s / every, 0.0) if every else (step_s, EVALUATIONS * evaluation_s)
+    per_step = step_s + evaluation_s / every if every else step_s
+
+    def evaluating_s(updates_s: float) -> float:
+        return 0.0 if every else expected_seconds(training, updates_s, evaluation_s, whole_s)
+
     if minutes:
-        steps.append((60 * minutes - fixed) / per_step)
+        steps.append((60 * minutes - evaluating_s(60 * minutes)) / per_step)
     number = max(1.0, min(steps))
-    seconds = number * per_step + fixed
+    seconds = number * per_step + evaluating_s(number * per_step)
     return min(seconds, 60 * minutes) if minutes else seconds, int(number)
 
 

@@ -32,6 +32,7 @@ from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.memory import count_memory
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
+from headrace.training.pauses import expected_seconds
 from headrace.units import human_count, human_time
 
 RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 7
@@ -40,7 +41,6 @@ SCOUTS = (4e5, 3e6)  # parameters of the first two candidates, which show how fa
 SCOUT_TOKENS = 3e6  # the length of run that their batch size is chosen for
 UNLIKE = 1.25  # the next candidate has another vocabulary, or parameters that differ by this factor
 MEMORY_SHARE = 0.8  # share of the free memory that a candidate may take
-EVALUATIONS = 10  # evaluations of a run, each with a sample and a checkpoint
 
 
 @dataclass
@@ -150,15 +150,16 @@ class Search:
 
     def _foresee(self, config: Config, pace: Pace, law: Law) -> Prospect:
         per_token = self._bytes_per_token(config)
-        evaluating_s = EVALUATIONS * median(run.evaluation_s for run in self.runs)
-        seconds = max(0.5 * 60 * self._minutes, 60 * self._minutes - evaluating_s)
+        evaluation_s = median(run.evaluation_s for run in self.runs)
+        seconds = 60 * self._minutes
+        seconds -= expected_seconds(config.training, seconds, evaluation_s, evaluation_s)
         given_batch = config.training.batch_size if "training.batch_size" in self._given.values else 0
         training = config.training
         unique_tokens = self.train_bytes / per_token
         return foresee(
             config.model,
             training.sequence_length,
-            update_flops(config.model, training.optimizer),
+            update_flops(config.model, training.optimizer, Execution.from_config(training).dtype),
             unique_tokens,
             per_token,
             seconds,
@@ -249,7 +250,8 @@ def _is_unlike(config: Config, other: Config) -> bool:
 def _pace_of(run: ShortRun) -> tuple[float, int, float]:
     model, training = run.config.model, run.config.training
     batch_tokens = training.tokens_per_update
-    flops = flops_per_token(model, training.sequence_length, batch_tokens, update_flops(model, training.optimizer))
+    in_update = update_flops(model, training.optimizer, Execution.from_config(training).dtype)
+    flops = flops_per_token(model, training.sequence_length, batch_tokens, in_update)
     return flops, model.num_layers, run.seconds_per_token
 
 

@@ -64,7 +64,7 @@ def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution)
         if time.perf_counter() - began > (DRY_SECONDS if number else LONG_DRY_SECONDS):
             break
     grown_bytes = max(most_bytes, memory_bytes()) - runtime_bytes  # freed memory is kept, so these are peaks
-    per_token = activation_bytes_per_token(stage.network, execution)
+    per_token = activation_bytes_per_token(stage.network, execution, training.sequence_length)
     return stage.time_steps(), Footprint(runtime_bytes, per_token, grown_bytes)
 
 
@@ -74,7 +74,7 @@ def rehearse_few_layers(
     """Measure only a few layers of a network that is too large to be built, and extrapolate its activations."""
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution, most_layers=FEW_LAYERS)
-    per_token = activation_bytes_per_token(stage.network, execution)
+    per_token = activation_bytes_per_token(stage.network, execution, training.sequence_length)
     per_token *= model.num_layers / stage.network.config.num_layers
     stage.take_dry_step(1)  # makes the optimizer's state
     return stage.time_steps(), Footprint(runtime_bytes, per_token)
@@ -131,7 +131,8 @@ class _Stage:
             return sequence_length * count(_with_layers(model, depth), sequence_length).training_flops_per_token
 
         def update_flops(depth: int) -> float:
-            return sum(assignment.update_flops(_with_layers(model, depth), self._training.optimizer).values())
+            few = _with_layers(model, depth)
+            return sum(assignment.update_flops(few, self._training.optimizer, self._execution.dtype).values())
 
         layers = len(self._blocks), model.num_layers
         passes: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, sequence_flops)}
@@ -165,7 +166,7 @@ class _Stage:
             parameter.grad = None if parameter in beyond else torch.ones_like(parameter)
         began = time.perf_counter()
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-        self._optimizer.step(1.0)
+        self._optimizer.step(1.0, self._execution)
         if norm.is_cuda:
             torch.cuda.synchronize()
         return time.perf_counter() - began

@@ -16,8 +16,10 @@ from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
 from headrace.stages import PAUSES
 from headrace.training.autotune import default_micro_batch
+from headrace.training.pauses import MOST_TOKENS
 
 UNEVEN_STEPS = 3  # the first steps pay for fresh memory, and are not counted
+KERNEL_KEYS = ("precision", "matmul", "attention")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class ShortRun:
     bits_per_byte: float
     precision: str
     matmul: str
+    attention: str
     """How its steps were computed, in the words of the config."""
 
     def as_json(self) -> dict[str, Any]:
@@ -56,11 +59,14 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
     training = config.training
     training.max_minutes, training.max_steps, training.num_epochs = seconds / 60, 0, 0
     training.evaluate_every = training.save_every = 1 << 30  # only at the end
+    if training.evaluation_tokens == "auto":  # candidates are compared on the same text, however fast they are
+        training.evaluation_tokens = MOST_TOKENS
     training.micro_batch_size = training.micro_batch_size or default_micro_batch(
         training.batch_size, training.sequence_length
     )
     if before is not None:
-        training.precision, training.matmul = before.precision, before.matmul  # type: ignore[assignment]
+        for name in KERNEL_KEYS:
+            setattr(training, name, getattr(before, name))
     config.model.vocab_size = 0  # the tokenizer decides
     with tempfile.TemporaryDirectory() as folder:
         config.run.out = f"{folder}/run"
@@ -79,4 +85,5 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
     step_s = median(working[UNEVEN_STEPS:] or working)
     evaluation_s = sum(run.seconds[stage] for stage in PAUSES)
     seconds_per_token = step_s / training.batch_size / training.sequence_length
-    return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, resolved.precision, resolved.matmul)
+    kernels = (getattr(resolved, name) for name in KERNEL_KEYS)
+    return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, *kernels)

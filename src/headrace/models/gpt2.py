@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu
 
 from headrace.models.architecture import Architecture, Matrix, Part, register
+from headrace.models.attention import KeyValueCache, attend
 from headrace.models.config import ModelConfig
 from headrace.models.kernels import Kernels
 from headrace.models.linear import Linear
-from headrace.models.network import KeyValueCache, Network, attend
+from headrace.models.network import Network
+from headrace.models.pointwise import gelu
 
 
 class GPT2Architecture(Architecture):
@@ -75,11 +76,8 @@ class Block(nn.Module):
     ) -> Tensor:
         B, T, D = x_BTD.shape
         qkv = self.query_key_value(self.attention_norm(x_BTD), kernels).view(B, T, 3, self.heads, D // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        if cache is not None:
-            key, value = cache.extend(layer, key, value)
-        x_BTD = x_BTD + self.attention_out(attend(query, key, value, mask), kernels)
-        hidden = gelu(self.up(self.feed_forward_norm(x_BTD), kernels), approximate="tanh")
+        x_BTD = x_BTD + self.attention_out(attend(qkv, mask, cache, layer, kernels), kernels)
+        hidden = gelu(self.up(self.feed_forward_norm(x_BTD), kernels), kernels)
         out_BTD: Tensor = x_BTD + self.down(hidden, kernels)
         return out_BTD
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from headrace.models.kernels import PLAIN, Kernels
-from headrace.models.linear import onednn_product
+from headrace.models.linear import choose_product, product_dtype
 
 LEAST_PROBABILITY = torch.finfo(torch.float32).tiny
 """Floor of the probability of a target: losses above 87 nats count as 87."""
@@ -36,9 +35,9 @@ def head_loss(
     )
 
 
-def _chunks(num_rows: int, vocab_size: int, chunk_bytes: int) -> list[slice]:
-    """Divide rows into the fewest slices of equal size whose logits stay below the limit."""
-    most = max(16, chunk_bytes // (4 * vocab_size))
+def _chunks(num_rows: int, row_bytes: int, chunk_bytes: int) -> list[slice]:
+    """Divide rows of logits into the fewest slices of equal size that stay below the limit."""
+    most = max(16, chunk_bytes // row_bytes)
     rows = max(1, -(-num_rows // -(-num_rows // most)))
     return [slice(start, min(start + rows, num_rows)) for start in range(0, num_rows, rows)]
 
@@ -54,32 +53,33 @@ class _HeadLoss(torch.autograd.Function):
         scale: float,
         kernels: Kernels,
     ) -> Tensor:
-        needs_gradient = any(ctx.needs_input_grad[:2])
+        # Autocast would leave products that are computed in place, and casts of each chunk's weight, as they are.
+        dtype = product_dtype(hidden_ND)
+        product = choose_product(kernels, dtype, hidden_ND.device)
+        wide_ND, weight = hidden_ND.to(dtype), weight_VD.to(dtype)
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
-        grad_ND = torch.empty_like(hidden_ND) if needs_gradient else None
+        grad_ND = torch.empty_like(hidden_ND) if any(ctx.needs_input_grad[:2]) else None
         grad_VD = weight_VD.grad if weight_VD.is_leaf else None
         is_added = grad_VD is not None
-        weight = weight_VD.to(hidden_ND.dtype)
-        use_onednn = kernels.matmul == "onednn" and hidden_ND.dtype == torch.float32
-        product = onednn_product if use_onednn else linear
-        for rows in _chunks(len(hidden_ND), len(weight_VD), kernels.head_chunk_bytes):
-            hidden, target = hidden_ND[rows], targets_N[rows, None]
+        for rows in _chunks(len(hidden_ND), weight.element_size() * len(weight), kernels.head_chunk_bytes):
+            hidden = wide_ND[rows]
+            at_targets = (torch.arange(len(hidden), device=hidden.device), targets_N[rows])
             row_scale = scale if mask_N is None else mask_N[rows, None] * scale
-            gradient = product(hidden, weight).float().softmax(1)
-            chosen = gradient.gather(1, target)
+            logits = product(hidden, weight)
+            gradient = torch.softmax(logits, 1, out=logits)  # in place: chunks are what takes most memory here
+            chosen = gradient[at_targets]
             # Taking the logarithm here saves log_softmax's second exponential per logit; a loss above 87 nats
             # counts as 87.
-            total -= (chosen.clamp_min(LEAST_PROBABILITY).log() * row_scale).sum()
+            total -= (chosen.float().clamp_min(LEAST_PROBABILITY).log()[:, None] * row_scale).sum()
             if grad_ND is None:
                 continue
-            gradient.scatter_(1, target, chosen - 1)
-            gradient = gradient.to(hidden.dtype)
+            gradient[at_targets] = chosen - 1  # scatter_ would copy all of a bfloat16 tensor
             # Scale what is as wide as the hidden states, which is much narrower than the logits.
             torch.mul(product(gradient, weight.T), row_scale, out=grad_ND[rows])
-            scaled_hidden = (hidden * row_scale).to(hidden.dtype)
+            scaled_hidden = (hidden * row_scale).to(dtype)
             if grad_VD is None:
                 grad_VD = (gradient.T @ scaled_hidden).to(weight_VD.dtype)
-            elif grad_VD.dtype == gradient.dtype:
+            elif grad_VD.dtype == dtype:
                 grad_VD.addmm_(gradient.T, scaled_hidden)
             else:
                 grad_VD += gradient.T @ scaled_hidden

@@ -1,4 +1,4 @@
-"""What all networks share: the interface, attention within documents, and building one from its configuration."""
+"""What all networks share: the interface, positions within documents, and building one from its configuration."""
 
 from __future__ import annotations
 
@@ -8,35 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from headrace.models.architecture import find_architecture
+from headrace.models.attention import KeyValueCache, document_mask
 from headrace.models.config import ModelConfig
 from headrace.models.kernels import PLAIN, Kernels
 
-# Shapes: B rows, T tokens, D width, H heads, K width per head, V vocabulary.
-
-
-class KeyValueCache:
-    """The keys and values of all earlier tokens, so that decoding computes each only once."""
-
-    def __init__(self, num_layers: int) -> None:
-        self.layers: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
-
-    @property
-    def length(self) -> int:
-        """The number of tokens in the cache."""
-        return 0 if self.layers[0] is None else self.layers[0][0].shape[2]
-
-    def extend(self, layer: int, key_BHTK: Tensor, value_BHTK: Tensor) -> tuple[Tensor, Tensor]:
-        """Append the keys and values of new tokens to a layer, and return all that it has."""
-        held = self.layers[layer]
-        if held is not None:
-            key_BHTK = torch.cat([held[0], key_BHTK], dim=2)
-            value_BHTK = torch.cat([held[1], value_BHTK], dim=2)
-        self.layers[layer] = (key_BHTK, value_BHTK)
-        return key_BHTK, value_BHTK
+# Shapes: B rows, T tokens, D width, V vocabulary.
 
 
 class Network(nn.Module, ABC):
@@ -130,30 +109,12 @@ class Network(nn.Module, ABC):
         """Return the parameters, or views of them, under the names that transformers gives them."""
 
 
-def document_mask(documents_BT: Tensor) -> Tensor:
-    """Return the mask (B, 1, T, T) by which tokens see earlier tokens of their document; padding sees padding."""
-    same = documents_BT[:, None, :, None] == documents_BT[:, None, None, :]
-    length = documents_BT.shape[1]
-    return same & torch.ones(length, length, dtype=torch.bool, device=documents_BT.device).tril()
-
-
 def document_positions(documents_BT: Tensor) -> Tensor:
     """Return positions (B, T) that start again with every document."""
     places = torch.arange(documents_BT.shape[1], device=documents_BT.device).expand_as(documents_BT)
     is_first = torch.ones_like(documents_BT, dtype=torch.bool)
     is_first[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
     return places - torch.where(is_first, places, 0).cummax(dim=1).values
-
-
-def attend(query_BHTK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute causal attention by PyTorch's fused kernel; a mask, if given, takes the place of plain causality."""
-    is_causal = mask is None and query_BHTK.shape[2] > 1
-    if is_causal and key_BHTK.shape[2] > query_BHTK.shape[2]:  # several new tokens after a cache
-        new, old = query_BHTK.shape[2], key_BHTK.shape[2]
-        mask = torch.ones(new, old, dtype=torch.bool, device=query_BHTK.device).tril(old - new)
-        is_causal = False
-    out_BHTK = scaled_dot_product_attention(query_BHTK, key_BHTK, value_BHTK, attn_mask=mask, is_causal=is_causal)
-    return out_BHTK.transpose(1, 2).flatten(2)
 
 
 def build(config: ModelConfig, seed: int = 0) -> Network:

@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import rms_norm
 
 from headrace.models.architecture import Architecture, Matrix, Part, register
+from headrace.models.attention import KeyValueCache, attend
 from headrace.models.config import ModelConfig
 from headrace.models.kernels import Kernels
 from headrace.models.linear import Linear
-from headrace.models.network import KeyValueCache, Network, attend
+from headrace.models.network import Network
+from headrace.models.pointwise import RMSNorm, inverse_rms, rms_norm_backward, swiglu
 
 EPSILON = 1e-6
 
@@ -46,7 +49,7 @@ class Qwen3Architecture(Architecture):
 
     def activation_bytes(self, config: ModelConfig, precision: str) -> int:
         width, feed_forward = config.d_model, config.feed_forward
-        return {"float32": 60 * width + 16 * feed_forward, "bfloat16": 50 * width + 8 * feed_forward}[precision]
+        return {"float32": 44 * width + 12 * feed_forward, "bfloat16": 26 * width + 6 * feed_forward}[precision]
 
     def build(self, config: ModelConfig, generator: torch.Generator) -> Network:
         return Qwen3(config, generator)
@@ -59,13 +62,13 @@ class Block(nn.Module):
         super().__init__()
         width, feed_forward = config.d_model, config.feed_forward
         self.heads, self.head_dim = config.heads, config.head_dim
-        self.attention_norm = nn.RMSNorm(width, eps=EPSILON)
+        self.attention_norm = RMSNorm(width, eps=EPSILON)
         # One product for queries, keys and values, and one for gate and up: larger matrices run nearer the peak.
         self.query_key_value = Linear(width, 3 * width, bias=False)
         self.query_norm = nn.RMSNorm(config.head_dim, eps=EPSILON)
         self.key_norm = nn.RMSNorm(config.head_dim, eps=EPSILON)
         self.attention_out = Linear(width, width, bias=False)
-        self.feed_forward_norm = nn.RMSNorm(width, eps=EPSILON)
+        self.feed_forward_norm = RMSNorm(width, eps=EPSILON)
         self.gate_up = Linear(width, 2 * feed_forward, bias=False)
         self.down = Linear(feed_forward, width, bias=False)
 
@@ -79,23 +82,75 @@ class Block(nn.Module):
         kernels: Kernels,
     ) -> Tensor:
         B, T, _ = x_BTD.shape
-        qkv = self.query_key_value(self.attention_norm(x_BTD), kernels).view(B, T, 3, self.heads, self.head_dim)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        # Norms and rotation in full precision, also under autocast; attention in that of the values.
-        query = rotate(self.query_norm(query.float()), *rotary).to(value.dtype)
-        key = rotate(self.key_norm(key.float()), *rotary).to(value.dtype)
-        if cache is not None:
-            key, value = cache.extend(layer, key, value)
-        x_BTD = x_BTD + self.attention_out(attend(query, key, value, mask), kernels)
-        gate, up = self.gate_up(self.feed_forward_norm(x_BTD), kernels).chunk(2, dim=-1)
-        out_BTD: Tensor = x_BTD + self.down(silu(gate) * up, kernels)
+        qkv = self.query_key_value(self.attention_norm(x_BTD, kernels), kernels)
+        qkv = qkv.view(B, T, 3, self.heads, self.head_dim)
+        rotate: Any = normalise_and_rotate if kernels.compile else _NormaliseAndRotate.apply
+        qkv = rotate(qkv, self.query_norm.weight, self.key_norm.weight, *rotary)
+        x_BTD = x_BTD + self.attention_out(attend(qkv, mask, cache, layer, kernels), kernels)
+        hidden = swiglu(self.gate_up(self.feed_forward_norm(x_BTD, kernels), kernels), kernels)
+        out_BTD: Tensor = x_BTD + self.down(hidden, kernels)
         return out_BTD
 
 
-def rotate(x_BHTK: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate the pairs (k, k + K/2) by the angle of their position."""
-    first, second = x_BHTK.chunk(2, dim=-1)
-    return x_BHTK * cosine + torch.cat([-second, first], dim=-1) * sine
+def normalise_and_rotate(
+    qkv_BT3HK: Tensor, query_weight_K: Tensor, key_weight_K: Tensor, cosine: Tensor, sine: Tensor
+) -> Tensor:
+    """Normalise queries and keys, and rotate their pairs (k, k + K/2) by the angle of their position.
+
+    In full precision, also under autocast; the result has the precision of the values, which stay as they are.
+    """
+    qk_2BHTK = qkv_BT3HK[:, :, :2].permute(2, 0, 3, 1, 4).float()
+    qk_2BHTK = rms_norm(qk_2BHTK, query_weight_K.shape, eps=EPSILON) * _stacked(query_weight_K, key_weight_K)
+    first, second = qk_2BHTK.chunk(2, dim=-1)
+    rotated = qk_2BHTK * cosine + torch.cat([-second, first], dim=-1) * sine
+    return torch.cat([rotated.permute(1, 3, 0, 2, 4).to(qkv_BT3HK.dtype), qkv_BT3HK[:, :, 2:]], dim=2)
+
+
+class _NormaliseAndRotate(torch.autograd.Function):
+    """The same in one step. Queries, keys and values come out as attention by batched products wants them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv_BT3HK: Tensor, query_weight_K: Tensor, key_weight_K: Tensor, cosine: Tensor, sine: Tensor
+    ) -> Tensor:
+        qkv_3BHTK = qkv_BT3HK.permute(2, 0, 3, 1, 4)
+        out_3BHTK = torch.empty_like(qkv_3BHTK, memory_format=torch.contiguous_format)
+        qk_2BHTK = qkv_3BHTK[:2].float()
+        factor = inverse_rms(qk_2BHTK, EPSILON)
+        normed = qk_2BHTK * factor
+        ctx.save_for_backward(normed.to(qkv_BT3HK.dtype), factor, query_weight_K, key_weight_K, cosine, sine)
+        out_3BHTK[:2] = _rotate(normed * _stacked(query_weight_K, key_weight_K), cosine, sine)
+        out_3BHTK[2] = qkv_3BHTK[2]
+        return out_3BHTK.permute(1, 3, 0, 2, 4)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        normed, factor, query_weight_K, key_weight_K, cosine, sine = ctx.saved_tensors
+        normed = normed.float()
+        grads_3BHTK = gradients[0].permute(2, 0, 3, 1, 4)
+        grad = _rotate(grads_3BHTK[:2].float(), cosine, -sine)  # the same angles, backwards
+        grad_2K = (grad * normed).sum((1, 2, 3))
+        grad = rms_norm_backward(grad.mul_(_stacked(query_weight_K, key_weight_K)), normed, factor)
+        out_BT3HK = torch.empty(gradients[0].shape, dtype=gradients[0].dtype, device=grad.device)
+        out_3BHTK = out_BT3HK.permute(2, 0, 3, 1, 4)
+        out_3BHTK[:2] = grad
+        out_3BHTK[2] = grads_3BHTK[2]
+        return out_BT3HK, *grad_2K, None, None
+
+
+def _stacked(query_weight_K: Tensor, key_weight_K: Tensor) -> Tensor:
+    """Return the weights of both norms as a factor for queries and keys of shape (2, B, H, T, K)."""
+    return torch.stack([query_weight_K, key_weight_K])[:, None, None, None]
+
+
+def _rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate the pairs (k, k + K/2) of the last dimension; both halves of the tables are the same."""
+    rotated = x * cosine
+    half = x.shape[-1] // 2
+    rotated[..., :half].addcmul_(x[..., half:], sine[..., :half], value=-1)
+    rotated[..., half:].addcmul_(x[..., :half], sine[..., :half])
+    return rotated
 
 
 class Qwen3(Network):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.models.architecture import find_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.counts import FLOAT_BYTES, Counts
+from headrace.models.kernels import probabilities_per_token
 
 BFLOAT16_BYTES = 2
 FRAGMENTATION = 0.5
@@ -29,6 +30,8 @@ class MemoryParts:
     """Memory that the allocator holds and cannot use."""
     loader: int
     runtime: int
+    snapshot: int = 0
+    """Copy of weights and optimizer state that is written as a checkpoint while training goes on; 0: none is taken."""
 
     @property
     def total(self) -> int:
@@ -46,6 +49,7 @@ class MemoryParts:
             "fragmentation": self.fragmentation,
             "loader": self.loader,
             "runtime": self.runtime,
+            "snapshot": self.snapshot,
         }
 
 
@@ -77,10 +81,10 @@ def memory_parts(
     """
     weights = FLOAT_BYTES * counts.num_parameters // num_shards
     head_weight = FLOAT_BYTES * config.vocab_size * config.d_model
-    logits = min(head_chunk_bytes, FLOAT_BYTES * micro_batch_tokens * config.vocab_size)
+    logits = min(head_chunk_bytes, _number_bytes(precision) * micro_batch_tokens * config.vocab_size)
     copies = weight_copy_bytes(counts, precision)
     activations = int(micro_batch_tokens * activation_bytes_per_token)
-    head_buffer = 2 * logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
+    head_buffer = logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
     return MemoryParts(
         weights=weights + (head_weight if num_shards > 1 else 0),
         weight_copies=copies,
@@ -94,9 +98,21 @@ def memory_parts(
     )
 
 
-def estimated_activation_bytes_per_token(config: ModelConfig, precision: str = "float32") -> float:
-    """Estimate what the blocks keep per token for the backward pass, where there is no network to count it on."""
-    return config.num_layers * find_architecture(config.arch).activation_bytes(config, precision)
+def estimated_activation_bytes_per_token(
+    config: ModelConfig, precision: str = "float32", attention: str = "fused", sequence_length: int = 0
+) -> float:
+    """Estimate what the blocks keep per token for the backward pass, where there is no network to count it on.
+
+    Attention by batched products keeps probabilities too, as many as the sequence is long.
+    """
+    kept: float = find_architecture(config.arch).activation_bytes(config, precision)
+    if attention == "products":
+        kept += _number_bytes(precision) * probabilities_per_token(sequence_length, config.heads)
+    return config.num_layers * kept
+
+
+def _number_bytes(precision: str) -> int:
+    return BFLOAT16_BYTES if precision == "bfloat16" else FLOAT_BYTES
 
 
 def checkpointed_bytes_per_token(config: ModelConfig, activation_bytes_per_token: float) -> float:

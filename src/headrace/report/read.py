@@ -18,8 +18,9 @@ from headrace.perf import breakdown, flops, speed
 from headrace.run.config import SECTIONS, Config
 from headrace.run.directory import RunFolder, read_environment, read_json, read_run_config, read_samples, read_steps
 from headrace.run.records import CorpusRecord, Environment, Run, StepRecord, TuningRecord
-from headrace.stages import UPDATING
+from headrace.stages import UPDATING, Stage
 from headrace.training.config import TrainingConfig
+from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 
 DONE_SECONDS = 1e-4  # a stage that was not due takes less
@@ -87,7 +88,7 @@ class RunRecord:
             self.config.model,
             training.sequence_length,
             self.training.tokens_per_update,
-            update_flops(self.config.model, training.optimizer),
+            update_flops(self.config.model, training.optimizer, Execution.from_config(training).dtype),
             training.gradient_checkpointing,
         )
 
@@ -133,6 +134,8 @@ class RunRecord:
     def steps_between(self, stage: str) -> int | None:
         """Return after how many steps, on average, a stage came that not every step has; None if it never did."""
         times = sum(record.seconds.get(stage, 0.0) > DONE_SECONDS for record in self.metrics)
+        if stage == Stage.EVALUATION:  # measuring what it costs takes time as well
+            times = sum(record.validation_loss is not None for record in self.metrics) or times
         return round(len(self.metrics) / times) if times else None
 
     @property

@@ -38,7 +38,9 @@ def count_memory(
     model, training = config.model, config.training
     per_token = activation_bytes_per_token
     if per_token is None:
-        per_token = estimated_activation_bytes_per_token(model, execution.precision)
+        per_token = estimated_activation_bytes_per_token(
+            model, execution.precision, execution.attention, training.sequence_length
+        )
         if execution.gradient_checkpointing:
             per_token = checkpointed_bytes_per_token(model, per_token)
     counts = count(model, training.sequence_length)
@@ -54,6 +56,12 @@ def count_memory(
         num_shards=num_processes if config.run.sharding == "fsdp" else 1,
         precision=execution.precision,
     )
+
+
+def with_snapshot(parts: MemoryParts, limit: int) -> MemoryParts:
+    """Return the memory with a copy of weights and optimizer state, where it fits; else saving waits without one."""
+    snapshot = parts.weights + parts.optimizer
+    return replace(parts, snapshot=snapshot) if parts.total + snapshot <= limit else parts
 
 
 def num_shards(config: Config) -> int:
@@ -124,6 +132,8 @@ def memory_limit(config: Config, group: Group = ALONE) -> int | None:
     runtime_bytes = memory_bytes()
     free = _free_bytes(group, runtime_bytes)
     largest = replace(Execution.from_config(training), micro_batch_size=training.batch_size // group.world_size)
+    if training.attention == "auto":
+        largest = replace(largest, attention="products")
     needed = count_memory(config, largest, runtime_bytes, num_processes=group.world_size).total
     return free if needed > free else None
 

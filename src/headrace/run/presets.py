@@ -16,7 +16,6 @@ def demo() -> Values:
             "max_length": 128,
             "batch_size": 16,
             "max_minutes": 2.0,
-            "evaluate_every": 80,
             "prompt": "    def __init__(",
         },
     }
@@ -26,7 +25,7 @@ def shakespeare_char() -> Values:
     """Return a configuration for the characters of one small text, on a CPU."""
     return {
         "model": {"d_model": 128, "num_heads": 4, "num_layers": 4},
-        "training": {"max_length": 64, "batch_size": 12, "max_steps": 2000, "evaluation_tokens": 0, "prompt": "ROMEO:"},
+        "training": {"max_length": 64, "batch_size": 12, "max_steps": 2000, "prompt": "ROMEO:"},
         "data": {"tokenizer": "char", "validation_fraction": 0.1},
     }
 

@@ -101,6 +101,7 @@ def _path(config: Config) -> Path:
         "micro_batch_size",
         "precision",
         "matmul",
+        "attention",
     )
     training = {key: getattr(config.training, key) for key in keys}
     what = canonical_json({"model": model, "training": training, "sharding": config.run.sharding})

@@ -11,7 +11,8 @@ from headrace.perf import speed
 from headrace.run.directory import History
 from headrace.run.records import Run
 from headrace.stages import PAUSES, UPDATING, Stage
-from headrace.training.loop import Position, StepInfo
+from headrace.training.loop import StepInfo
+from headrace.training.schedule import Position
 
 LOOK_SECONDS = 1.0  # the time between two looks at other programs, each of which costs half a millisecond
 
@@ -30,8 +31,10 @@ def recall(run: Run, position: Position, history: History) -> None:
 class Tally:
     """Sums over the steps since a run was started or resumed, from which its summary is kept up to date."""
 
-    def __init__(self, run: Run, flops_per_token: float, peak_flops: float) -> None:
-        self._run, self._flops_per_token, self._peak_flops = run, flops_per_token, peak_flops
+    def __init__(self, run: Run, flops_per_token: float) -> None:
+        self._run, self._flops_per_token = run, flops_per_token
+        self.peak_flops = 0.0
+        """Measured peak of all processes; 0 while it is not known."""
         self._tokens_before, self._seconds_before = run.tokens, run.train_seconds
         self._seconds: dict[str, float] = {
             stage: 0.0 for stage in (*UPDATING, *PAUSES) if stage is not Stage.AGGREGATION
@@ -54,7 +57,7 @@ class Tally:
         tokens = info.tokens - self._tokens_before
         working_s = sum(seconds.get(stage, 0.0) for stage in UPDATING)
         run.tokens_per_second = speed.tokens_per_second(tokens, info.elapsed_s - self._seconds_before)
-        run.percent_of_peak = speed.percent_of_peak(tokens * self._flops_per_token, working_s, self._peak_flops)
+        run.percent_of_peak = speed.percent_of_peak(tokens * self._flops_per_token, working_s, self.peak_flops)
         run.data_wait_percent = speed.median(self._wait_percents)
         run.seconds = seconds
         run.last_sample = info.sample or run.last_sample
@@ -62,6 +65,7 @@ class Tally:
             run.validation_loss = info.evaluation.loss
             run.validation_bits_per_byte = info.evaluation.bits_per_byte
             run.validation_loss_by_source = dict(info.evaluation.sources)
+            run.validation_tokens, run.validation_is_whole = info.evaluation.num_tokens, info.evaluation.is_whole
         if info.is_last or time.perf_counter() - self._looked_s > LOOK_SECONDS:
             self._looked_s = time.perf_counter()
             run.processor_taken_percent = ProcessorTime.now().taken_percent_since(self._processor_began)

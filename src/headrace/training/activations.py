@@ -8,27 +8,35 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from headrace.models.kernels import probabilities_per_token
 from headrace.models.network import Network
 from headrace.training.execution import Execution
 
 LENGTH = 16
 
 
-def activation_bytes_per_token(network: Network, execution: Execution) -> float:
+def activation_bytes_per_token(network: Network, execution: Execution, sequence_length: int) -> float:
     """Count the bytes that a forward pass keeps for each token; the head's loss keeps nothing of this kind.
 
     A second row keeps as much again, except of what all rows share: autocast's copies of the weights, rotary tables.
     """
-    kept = _kept_per_token(network, execution)
+    kept = _kept_per_token(network, execution, sequence_length)
     if execution.gradient_checkpointing:  # one block at a time is recomputed, with all that it keeps
-        kept += _kept_per_token(network, replace(execution, gradient_checkpointing=False)) / len(network.blocks)
+        without = replace(execution, gradient_checkpointing=False)
+        kept += _kept_per_token(network, without, sequence_length) / len(network.blocks)
     return kept
 
 
-def _kept_per_token(network: Network, execution: Execution) -> float:
-    length = min(LENGTH, network.config.context)
+def _kept_per_token(network: Network, execution: Execution, sequence_length: int) -> float:
+    """Count on short rows, and add what longer ones keep more of: the probabilities of attention, if it keeps them."""
+    length = min(LENGTH, sequence_length, network.config.context)
     one, two = (kept_bytes(network, execution, rows, length) for rows in (1, 2))
-    return (two - one) / length
+    kept = (two - one) / length
+    if execution.attention == "products" and not execution.gradient_checkpointing:
+        heads = network.config.heads
+        added = probabilities_per_token(sequence_length, heads) - probabilities_per_token(length, heads)
+        kept += len(network.blocks) * execution.dtype.itemsize * added
+    return kept
 
 
 def kept_bytes(network: Network, execution: Execution, rows: int, length: int) -> int:

@@ -14,6 +14,8 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,6 @@ from headrace.errors import CheckpointError
 from headrace.files import (
     sync_directory,
     temporary_beside,
-    write_atomically,
     write_checked_json,
     writing_failed,
 )
@@ -54,6 +55,31 @@ def check_disk_space(folder: Path, needed: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Contents:
+    """Everything in a checkpoint but its state: what a thread can write while training goes on."""
+
+    files: Mapping[str, bytes]
+    """The small files, by name."""
+    weights: Mapping[str, Tensor]
+    """Weights under the names of transformers."""
+    optimizer: Mapping[str, Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Return about the disk space that it takes."""
+        tensors = [*self.weights.values(), *self.optimizer.values()]
+        return sum(tensor.nbytes for tensor in tensors) + sum(map(len, self.files.values())) + (1 << 20)
+
+
+@dataclass(frozen=True)
+class Unsealed:
+    """A checkpoint that is written, but lacks its state and is not in its place."""
+
+    folder: Path
+    hashes: dict[str, str]
+
+
 class Checkpoints:
     """The checkpoints of a run."""
 
@@ -70,34 +96,58 @@ class Checkpoints:
         is_best: bool,
     ) -> Path:
         """Write everything beside its place, then move it there. A failed save leaves what was there before."""
-        check_disk_space(self._folder, checkpoint_bytes(network))
+        contents = Contents(small_files(network, tokenizer), network.to_hugging_face()[1], optimizer)
+        return self.seal(self.write(contents), step, state, is_best)
+
+    def write(self, contents: Contents) -> Unsealed:
+        """Write all files of a checkpoint but its state, hashed and synced, to a place where nobody looks for one."""
+        check_disk_space(self._folder, contents.nbytes)
         self._sweep()
-        final = self._folder / f"step-{step:08}"
-        temporary = temporary_beside(self._folder / "saving")
+        folder = temporary_beside(self._folder / "saving")
         try:
-            temporary.mkdir(parents=True)
-            _write_model(temporary, network, tokenizer)
-            save_file(dict(optimizer), temporary / OPTIMIZER)
-            names = sorted(file.name for file in temporary.iterdir())
-            mode = (temporary / "config.json").stat().st_mode
-            for name in names:
-                os.chmod(temporary / name, mode)  # safetensors makes files that nobody else can read
-                _sync(temporary / name)
-            files = {name: file_hash(temporary / name) for name in names}
-            write_checked_json(temporary / STATE, {**state, "version": STATE_VERSION, "step": step, "files": files})
+            folder.mkdir(parents=True)
+            for name, data in contents.files.items():
+                (folder / name).write_bytes(data)
+            mode = (folder / "config.json").stat().st_mode
+
+            def write_tensors(name: str, tensors: Mapping[str, Tensor]) -> str:
+                save_file(dict(tensors), folder / name, metadata={"format": "pt"})
+                os.chmod(folder / name, mode)  # safetensors makes files that nobody else can read
+                return _seal_file(folder / name)
+
+            with ThreadPoolExecutor(1, "headrace-save") as beside:  # most of the time goes into hashing
+                model = beside.submit(write_tensors, MODEL, contents.weights)
+                hashes = {OPTIMIZER: write_tensors(OPTIMIZER, contents.optimizer), MODEL: model.result()}
+            return Unsealed(folder, hashes | {name: _seal_file(folder / name) for name in contents.files})
+        except BaseException as problem:
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(problem, OSError | SafetensorError):
+                raise writing_failed(self._folder, _as_os_error(problem)) from None
+            raise
+
+    def seal(self, unsealed: Unsealed, step: int, state: dict[str, Any], is_best: bool) -> Path:
+        """Add the state to what was written, move it to its place, and make the links."""
+        final = self._folder / f"step-{step:08}"
+        try:
+            files = {**state, "version": STATE_VERSION, "step": step, "files": unsealed.hashes}
+            write_checked_json(unsealed.folder / STATE, files)
             if final.exists():  # the same step again, after a resume
                 shutil.rmtree(final)
-            os.replace(temporary, final)
+            os.replace(unsealed.folder, final)
             sync_directory(self._folder)
-        except (OSError, SafetensorError) as problem:
-            raise writing_failed(final, _as_os_error(problem)) from None
+            _link(self._folder / "last", final.name)
+            if is_best:
+                _link(self._folder / "best", final.name)
+        except OSError as problem:
+            raise writing_failed(final, problem) from None
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        _link(self._folder / "last", final.name)
-        if is_best:
-            _link(self._folder / "best", final.name)
+            self.discard(unsealed)
         self._prune()
         return final
+
+    def discard(self, unsealed: Unsealed) -> None:
+        """Remove what was written, unless it was moved to its place."""
+        shutil.rmtree(unsealed.folder, ignore_errors=True)
 
     def find(self, name: str = "last") -> Path | None:
         """Return the checkpoint of that name, which may be a link's; None if the run has none at all yet.
@@ -127,18 +177,20 @@ class Checkpoints:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_model(folder: Path, network: Network, tokenizer: Tokenizer) -> None:
-    config, tensors = network.to_hugging_face()
-    save_file(tensors, folder / MODEL, metadata={"format": "pt"})
+def small_files(network: Network, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Return the files by which transformers builds the model and its tokenizer; they are the same for a whole run."""
     end, padding = tokenizer.end_of_text, tokenizer.padding
     ids = {"bos_token_id": tokenizer.end_of_text_id, "eos_token_id": tokenizer.end_of_text_id}
     ids["pad_token_id"] = tokenizer.special_tokens[padding]
     facts: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": network.config.context}
     facts |= {"bos_token": end, "eos_token": end, "pad_token": padding, "clean_up_tokenization_spaces": False}
-    written = {"config.json": {**config, **ids, "dtype": "float32"}, "generation_config.json": ids}
-    for name, value in {**written, "tokenizer_config.json": facts}.items():
-        write_atomically(folder / name, json.dumps(value, indent=1).encode())
-    write_atomically(folder / "tokenizer.json", tokenizer.export_json().encode())
+    values = {
+        "config.json": {**network.hugging_face_config(), **ids, "dtype": "float32"},
+        "generation_config.json": ids,
+        "tokenizer_config.json": facts,
+    }
+    files = {name: json.dumps(value, indent=1).encode() for name, value in values.items()}
+    return {**files, "tokenizer.json": tokenizer.export_json().encode()}
 
 
 def _as_os_error(problem: Exception) -> OSError:
@@ -150,9 +202,11 @@ def _as_os_error(problem: Exception) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def _sync(path: Path) -> None:
+def _seal_file(path: Path) -> str:
+    """Have a file written to the disk, and return its hash."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+    return file_hash(path)
 
 
 def _link(link: Path, target: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from headrace.units import Size
+from headrace.sizes import Size
 
 MAX_STEPS = 10**15
 MAX_UPDATE_TOKENS = 1 << 30
@@ -14,7 +14,10 @@ MAX_THREADS = 4096
 
 
 class TrainingConfig(BaseModel):
-    """The settings of training. Zero or `auto` means that the value is chosen, and written into the resolved config."""
+    """The settings of training.
+
+    Zero or `auto` means that the value is chosen. How steps are computed is then written into the resolved config.
+    """
 
     model_config = ConfigDict(
         extra="forbid", validate_assignment=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -33,7 +36,8 @@ class TrainingConfig(BaseModel):
     max_steps: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Updates; 0: no limit."""
     max_minutes: float = Field(default=0, ge=0, le=1e9)
-    """Minutes of training; 0: no limit."""
+    """Minutes from the first step to the end of the run, evaluations and saving included; 0: no limit. The learning
+    rate falls so that it ends with them: the time of the last evaluation and save is set aside."""
     optimizer: Literal["muon", "adamw"] = "muon"
     """muon: orthogonalised momentum for matrices, AdamW for the rest. adamw: AdamW for all."""
     weight_decay: float = Field(default=0.1, ge=0)
@@ -60,6 +64,8 @@ class TrainingConfig(BaseModel):
     """auto: bfloat16 autocast where a measurement on this machine shows that it is faster, else float32."""
     matmul: Literal["auto", "default", "onednn"] = "auto"
     """Kernel of float32 products; auto: oneDNN where it is measured to be faster than PyTorch's default."""
+    attention: Literal["auto", "fused", "products"] = "auto"
+    """auto: batched products, which keep all probabilities, where they are faster than PyTorch's fused kernel."""
     compile: bool = False
     """Try torch.compile too, where there is a C++ compiler, and keep it if it is measured to be faster."""
     threads: int = Field(default=0, ge=0, le=MAX_THREADS)
@@ -67,11 +73,13 @@ class TrainingConfig(BaseModel):
     memory_budget: Size = None
     """Most memory of the whole process, such as 850MB: micro-batch and gradient checkpointing are chosen within it."""
     evaluate_every: int = Field(default=0, ge=0, le=MAX_STEPS)
-    """Steps between evaluations; 0: ten of them in a run, whatever limits it."""
-    evaluation_tokens: int = Field(default=50_000, ge=0, le=10**15)
-    """Tokens of the validation part to evaluate on, from all over it and the same every time; 0: all of it."""
+    """Steps between evaluations; 0: chosen, so that those before the end take at most 2% of the run."""
+    evaluation_tokens: Annotated[int, Field(ge=0, le=10**15)] | Literal["auto"] = "auto"
+    """Tokens of the validation part to evaluate on, from all over it and the same every time; 0: all of it; auto:
+    chosen by what evaluating costs, at the end all of it if that takes at most a tenth of the run."""
     save_every: int = Field(default=0, ge=0, le=MAX_STEPS)
-    """Steps between checkpoints; 0: ten of them in a run. The best and the last are kept whatever this is."""
+    """Steps between checkpoints; 0: one a minute, fewer if waiting for them would take more than 1% of the run. The
+    last is saved whatever this is."""
     prompt: str = ""
     """What samples begin with."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)

@@ -1,8 +1,9 @@
-"""Loss, perplexity and bits per byte on the same sample of the validation part every time."""
+"""Loss, perplexity and bits per byte on the validation part, or on a sample of it that is the same every time."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,10 +13,14 @@ import torch
 from headrace.data.batch import Batch
 from headrace.data.cache.byte_counts import bytes_per_id
 from headrace.data.loader import Loader
+from headrace.data.sample import Sample
 from headrace.distributed.replicas import Replica
 from headrace.models.network import Network
 from headrace.training.execution import Execution
 from headrace.training.step import batch_loss
+
+PROBE_TOKENS = 4096
+"""Tokens of a micro-batch without gradients: large enough for full speed, small enough for the processor's caches."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,8 @@ class Evaluation:
     num_bytes: int
     sources: dict[str, float | None] = field(default_factory=dict)
     """Loss on each source of a corpus of several; None: nothing of it is in the validation part."""
+    is_whole: bool = False
+    """Whether this is all of the validation part, and not a sample of it."""
 
     @property
     def perplexity(self) -> float:
@@ -37,44 +44,104 @@ class Evaluation:
 
 
 class Evaluator:
-    """A fixed sample of the validation part: every evaluation sees the same rows."""
+    """The validation part of a corpus. A sample of so many tokens has the same rows every time."""
 
-    def __init__(self, loader: Loader, max_tokens: int, execution: Execution) -> None:
-        self._samples = loader.sample(max_tokens)
+    def __init__(self, loader: Loader, execution: Execution, has_memory: bool = True) -> None:
+        """`has_memory`: whether forward passes may take larger micro-batches than training, which keeps gradients."""
+        self._loader = loader
         self._byte_lengths = bytes_per_id(loader.cache)
         self._execution = replace(execution, compile=False)  # compiling for a few passes takes longer than it saves
+        self._has_memory = has_memory
+        self._drawn: tuple[int, list[Sample]] = (-1, [])
+
+    def use(self, execution: Execution) -> None:
+        """Compute evaluations from now on as training steps are; micro-batches that were larger stay so."""
+        size = execution.micro_batch_size
+        if self._has_memory:
+            size = max(size, self._execution.micro_batch_size)
+        self._execution = replace(execution, compile=False, micro_batch_size=size)
+
+    def count(self, max_tokens: int) -> int:
+        """Return the number of tokens that are predicted in an evaluation on about `max_tokens` (0: all)."""
+        return sum(sample.batch.num_tokens for sample in self._draw(max_tokens) if sample.batch is not None)
 
     @property
-    def num_tokens(self) -> int:
-        """Number of tokens that are predicted in an evaluation."""
-        return sum(sample.batch.num_tokens for sample in self._samples if sample.batch is not None)
+    def num_tokens(self) -> int | None:
+        """Number of tokens of the whole part; None while it is being tokenised."""
+        rows = self._loader.num_rows
+        return None if rows is None else rows * self._loader.sequence_length
 
-    def __call__(self, network: Network) -> Evaluation:
-        """Evaluate a network."""
-        measured = [(sample, self._measure(network, sample.batch)) for sample in self._samples]
+    def measure(self, network: Network, seconds: float) -> float:
+        """Measure the seconds per token, and choose the fastest of the micro-batches that can be tried in this time."""
+        batch = next((sample.batch for sample in self._draw(PROBE_TOKENS) if sample.batch is not None), None)
+        if batch is None:
+            return 0.0
+        trained, length = self._execution.micro_batch_size, batch.inputs.shape[1]
+        most = min(len(batch.inputs), max(trained, PROBE_TOKENS // length) if self._has_memory else trained)
+        began = time.perf_counter()
+        seconds_per_token = {1: self._time(network, batch, 1)}
+        size = 2
+        while size <= most:
+            expected_s = size * length * min(seconds_per_token.values())
+            if time.perf_counter() - began + expected_s > seconds:
+                break
+            seconds_per_token[size] = self._time(network, batch, size)
+            size *= 2
+        best = min(seconds_per_token, key=lambda size: seconds_per_token[size])
+        self._execution = replace(self._execution, micro_batch_size=max(best, trained))
+        return seconds_per_token[best]
+
+    def __call__(self, network: Network, max_tokens: int) -> Evaluation:
+        """Evaluate a network on a sample of about so many tokens, or for 0 on the whole part."""
+        samples = self._draw(max_tokens)
+        measured = [(sample, self._measure(network, sample.batch)) for sample in samples]
         found = [(sample, result) for sample, result in measured if result.num_tokens]
         losses = {sample.source: result.loss if result.num_tokens else None for sample, result in measured}
         # In a mixture each source counts by its weight, however many rows of it the sample has.
         weights = [result.num_tokens if sample.weight is None else sample.weight for sample, result in found]
         loss = _mean([result.loss for _, result in found], weights)
         bytes_per_token = _mean([result.num_bytes / result.num_tokens for _, result in found], weights)
+        num_tokens = sum(result.num_tokens for _, result in found)
         return Evaluation(
             loss,
-            loss / math.log(2) / max(bytes_per_token, 1 / self.num_tokens),
-            sum(result.num_tokens for _, result in found),
+            loss / math.log(2) / max(bytes_per_token, 1 / num_tokens),
+            num_tokens,
             sum(result.num_bytes for _, result in found),
             losses if len(losses) > 1 else {},
+            is_whole=self._is_whole(max_tokens),
         )
+
+    def is_same(self, some_tokens: int, other_tokens: int) -> bool:
+        """Return whether evaluations on so many tokens have the same rows: beyond the whole part there are no more."""
+        return some_tokens == other_tokens or (self._is_whole(some_tokens) and self._is_whole(other_tokens))
+
+    def close(self) -> None:
+        """Close the validation part."""
+        self._loader.close()
+
+    def _is_whole(self, max_tokens: int) -> bool:
+        known = self.num_tokens
+        return not max_tokens or (known is not None and max_tokens >= known)
+
+    def _draw(self, max_tokens: int) -> list[Sample]:
+        """Return the rows of an evaluation; those of the newest one are kept."""
+        wanted = 0 if self._is_whole(max_tokens) else max_tokens
+        if self._drawn[0] != wanted:
+            self._drawn = (wanted, self._loader.sample(wanted))
+        return self._drawn[1]
+
+    def _time(self, network: Network, batch: Batch, size: int) -> float:
+        """Measure the seconds per token of forward passes in micro-batches of so many rows."""
+        part = batch.rows(slice(0, size))
+        began = time.perf_counter()
+        _sum_losses(network, part, replace(self._execution, micro_batch_size=size))
+        return (time.perf_counter() - began) / part.inputs.size
 
     def _measure(self, network: Network, batch: Batch | None) -> _Measured:
         """Compute the loss on one source in micro-batches."""
         if batch is None:
             return _Measured(0.0, 0, 0)
-        replica, execution, size = Replica(network), self._execution, self._execution.micro_batch_size
-        total = 0.0
-        with torch.no_grad(), execution.autocast(network.device):
-            for start in range(0, len(batch.inputs), size):
-                total += float(batch_loss(replica, batch, slice(start, start + size), 1.0, execution.kernels))
+        total = _sum_losses(network, batch, self._execution)
         targets = batch.targets if batch.mask is None else batch.targets[batch.mask]
         num_bytes = int(self._byte_lengths[targets.astype(np.int64)].sum())
         return _Measured(total / max(targets.size, 1), targets.size, num_bytes)
@@ -87,6 +154,14 @@ class _Measured:
     loss: float
     num_tokens: int
     num_bytes: int
+
+
+def _sum_losses(network: Network, batch: Batch, execution: Execution) -> float:
+    replica, size, total = Replica(network), execution.micro_batch_size, 0.0
+    with torch.no_grad(), execution.autocast(network.device):
+        for start in range(0, len(batch.inputs), size):
+            total += float(batch_loss(replica, batch, slice(start, start + size), 1.0, execution.kernels))
+    return total
 
 
 def _mean(values: list[float], weights: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES, Kernels, Matmul
+from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES, Attention, Kernels, Matmul
 from headrace.training.config import MAX_THREADS, TrainingConfig
 
 Precision = Literal["float32", "bfloat16"]
@@ -37,6 +37,8 @@ class Execution:
     """Threads of the computation; 0 leaves the number as it is."""
     head_chunk_bytes: Annotated[int, Field(ge=1)] = CHUNK_BYTES
     """Most bytes of logits that exist at a time; the one choice that has no key in the configuration."""
+    attention: Attention = "fused"
+    """Code of attention."""
 
     @classmethod
     def from_config(cls, training: TrainingConfig) -> Execution:
@@ -49,6 +51,7 @@ class Execution:
             training.compile,
             training.threads,
             SMALL_CHUNK_BYTES if training.memory_budget else CHUNK_BYTES,
+            "products" if training.attention == "products" and not training.compile else "fused",
         )
 
     def write_into(self, training: TrainingConfig) -> None:
@@ -57,10 +60,23 @@ class Execution:
             if name in TrainingConfig.model_fields:
                 setattr(training, name, getattr(self, name))
 
+    def describe(self) -> str:
+        """Return the execution in a few words.
+
+        >>> Execution(8, "bfloat16", threads=2).describe()
+        'micro-batch 8, bfloat16, 2 thread(s)'
+        """
+        parts = [f"micro-batch {self.micro_batch_size}", self.precision]
+        parts += ["oneDNN"] if self.matmul == "onednn" else []
+        parts += ["attention by products"] if self.attention == "products" else []
+        parts += ["gradient checkpointing"] if self.gradient_checkpointing else []
+        parts += ["compiled"] if self.compile else []
+        return ", ".join([*parts, f"{self.threads} thread(s)"])
+
     @property
     def kernels(self) -> Kernels:
         """The part that the network needs."""
-        return Kernels(self.matmul, self.gradient_checkpointing, self.compile, self.head_chunk_bytes)
+        return Kernels(self.matmul, self.attention, self.gradient_checkpointing, self.compile, self.head_chunk_bytes)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -75,6 +91,10 @@ class Execution:
         """Give the computations of this process their number of threads."""
         if self.threads:
             torch.set_num_threads(self.threads)
+
+
+PLAINEST = Execution(1)
+"""Float32 by PyTorch's default products, one sequence at a time."""
 
 
 def upgrade_saved(values: Any) -> Any:

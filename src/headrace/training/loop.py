@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from headrace.distributed.group import ALONE, Group
-from headrace.errors import TrainingError
 from headrace.stages import Stage, update_seconds
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
-from headrace.training.schedule import Limits, learning_rate_factor
+from headrace.training.health import Health, broken
+from headrace.training.pauses import Due, EvaluationCosts, Pauses
+from headrace.training.schedule import Limits, Position, learning_rate_factor
 from headrace.training.step import StepResult, TokenBatch, TrainStep
-
-MAX_BAD_STEPS = 5  # skipped updates in a row that end a run
-MAX_BAD_RECENTLY, RECENT_STEPS = 10, 50  # skipped updates among the newest ones that end a run
-JUMP = 10.0  # a loss this many times the mean of those before it is a sign that training has failed
 
 
 class StopWaiting(Exception):  # noqa: N818 - a request, not an error
@@ -33,6 +29,46 @@ class BatchStream(Protocol):
     def state(self) -> dict[str, Any]: ...
 
     def restore(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an evaluation found out; in a group, rank 0 has it."""
+
+    evaluation: Evaluation | None = None
+    judged_loss: float | None = None
+    """Loss on the sample that all evaluations of the run are compared by."""
+    text: str | None = None
+
+
+class Evaluating(Protocol):
+    """What evaluates a run. All processes of a group call it together."""
+
+    def measure(self, seconds: float) -> EvaluationCosts:
+        """Measure in about this time what evaluating costs."""
+
+    def evaluate(self, due: Due, judged_tokens: int) -> Findings:
+        """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
+
+
+class Saving(Protocol):
+    """What saves a run. All processes of a group call it together."""
+
+    @property
+    def written_s(self) -> float:
+        """Seconds that writing the newest checkpoint took; 0: none was."""
+
+    def begin(self, is_last: bool) -> None:
+        """Start to write a checkpoint of the present weights; no update follows if it is the last."""
+
+    def seal(self, is_best: bool) -> None:
+        """Complete the checkpoint that was begun with the present position."""
+
+    def check(self) -> None:
+        """Raise the error of a save that has failed since."""
+
+    def wait(self) -> None:
+        """Wait until the newest checkpoint is in its place."""
 
 
 @dataclass
@@ -67,18 +103,6 @@ class StepInfo:
         return update_seconds(self.step_s, self.seconds)
 
 
-@dataclass
-class Position:
-    """The position of a run, which is saved with every checkpoint."""
-
-    step: int = 0
-    tokens: int = 0
-    elapsed_s: float = 0.0
-    bad_steps: int = 0
-    """Updates that were skipped because they were not finite."""
-    best_loss: float | None = None
-
-
 class Loop:
     """The wiring of batches, steps, evaluation and saving, whatever these are.
 
@@ -92,155 +116,156 @@ class Loop:
         batches: BatchStream,
         train_step: TrainStep,
         position: Position,
-        evaluate: Callable[[], tuple[Evaluation | None, str]],
-        save: Callable[[bool], None],
+        evaluating: Evaluating,
+        saving: Saving,
         should_stop: Callable[[], bool] = lambda: False,
         group: Group = ALONE,
+        save_bytes: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`save_bytes`: size of a checkpoint, from which its cost is guessed before the first one."""
         self._config = config
         self._limits = limits
         self._batches = batches
         self._train_step = train_step
         self.position = position
-        self._evaluate = evaluate
-        self._save = save
+        self._evaluating = evaluating
+        self._saving = saving
         self._should_stop = should_stop
         self._group = group
+        self._clock = clock
         self.was_stopped = False
-        self._health = _Health()
+        self._health = Health()
+        self._pauses = Pauses(config, limits, position, save_bytes)
 
     def steps(self) -> Iterator[StepInfo]:
         """Train until a limit is reached or somebody asks to stop; evaluate and save on the way and at the end."""
-        position = self.position
-        resumed_s = position.elapsed_s
-        began = time.perf_counter()
-        while not self._limits.is_over(position.step, position.elapsed_s):
-            step_began = time.perf_counter()
-            progress = self._limits.progress(position.step, position.elapsed_s)
-            factor = learning_rate_factor(self._config, max(progress, self._limits.progress(1, 0.0)))
+        position, limits = self.position, self._limits
+        began = self._clock() - position.elapsed_s
+        while not limits.is_over(position.step, position.elapsed_s, position.reserve_s):
+            step_began = self._clock()
+            self._saving.check()
+            progress = limits.progress(position.step, position.elapsed_s, position.reserve_s)
+            factor = learning_rate_factor(self._config, max(progress, limits.progress(1, 0.0)))
             try:
                 batch = next(self._batches)
             except StopWaiting:
                 self.was_stopped = True
-                self._save(False)
+                self._save_last()
                 return
-            waited = time.perf_counter() - step_began
+            waited_s = self._clock() - step_began
             result = self._train_step(batch, factor)
-            position.step += 1
-            position.bad_steps += not result.is_finite
-            warning = self._health.note(position.step, batch, result)
-            elapsed_s = resumed_s + time.perf_counter() - began
-            mine = [float(batch.num_tokens), float(self._should_stop()), waited, elapsed_s]
-            everyones = self._group.gather(mine, f"ending step {position.step}")
-            num_tokens, stops, waits, clocks = zip(*everyones, strict=True)
-            position.tokens += int(sum(num_tokens))
-            position.elapsed_s = clocks[0]
-            self.was_stopped = any(stops)
-            is_last = self.was_stopped or self._limits.is_over(position.step, position.elapsed_s)
-            info = StepInfo(
-                step=position.step,
-                tokens=position.tokens,
-                loss=result.loss,
-                learning_rate=self._config.learning_rate * factor,
-                gradient_norm=result.gradient_norm,
-                is_skipped=not result.is_finite,
-                elapsed_s=position.elapsed_s,
-                step_s=0.0,
-                progress=self._limits.progress(position.step, position.elapsed_s),
-                seconds={Stage.DATA_WAIT: max(waits), **result.seconds.by_stage()},
-                mean_data_wait_s=sum(waits) / len(waits),
-                warning=warning,
-                is_last=is_last,
-            )
-            if self._between_steps(info, progress):
-                elapsed_s = resumed_s + time.perf_counter() - began
-                doing = f"waiting for rank 0 to evaluate or save step {position.step}"
-                position.elapsed_s = info.elapsed_s = self._group.from_main(elapsed_s, doing)
-            info.step_s = time.perf_counter() - step_began
+            info = self._count(batch, result, waited_s, self._clock() - began)
+            info.learning_rate = self._config.learning_rate * factor
+            if self._between_steps(info, began):
+                info.elapsed_s = position.elapsed_s
+            info.step_s = self._clock() - step_began
             yield info
             if info.is_last:
                 return
 
-    def _between_steps(self, info: StepInfo, progress_before: float) -> bool:
-        """Evaluate and save when it is time; return whether it was, which all processes know."""
-        config, position = self._config, self.position
-        began = time.perf_counter()
-        is_finished = info.is_last and not self.was_stopped
-        is_evaluated = is_finished or _is_due(config.evaluate_every, info.step, progress_before, info.progress)
-        is_saved = _is_due(config.save_every, info.step, progress_before, info.progress)
-        info.seconds |= {Stage.EVALUATION: 0.0, Stage.SAVING: 0.0}
-        if not (is_evaluated or is_saved or info.is_last):
-            return False
-        if not self._health.is_sound(self._train_step):  # what is there already is better
-            if info.is_last:
-                raise _broken(f"the weights after step {info.step} give no finite loss or gradient")
-            return True
-        is_best = False
-        if is_evaluated:
-            info.evaluation, info.sample = self._evaluate()
-            loss = info.evaluation.loss if info.evaluation else None
-            if loss is not None and (position.best_loss is None or loss < position.best_loss):
-                position.best_loss, is_best = loss, True
-            is_best = self._group.from_main(is_best, "waiting for rank 0 to evaluate")  # saving may need everybody
-        evaluated = time.perf_counter()
-        if info.is_last or is_best or is_saved:
-            self._save(is_best)
-        info.seconds[Stage.EVALUATION] = evaluated - began
-        info.seconds[Stage.SAVING] = time.perf_counter() - evaluated
-        return True
-
-
-class _Health:
-    """The judge of updates, by whether they were finite, and of weights, by a batch that was."""
-
-    def __init__(self) -> None:
-        self._in_a_row = 0
-        self._recent: deque[bool] = deque(maxlen=RECENT_STEPS)
-        self._losses: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._batch: TokenBatch | None = None
-        self._has_warned = False
-
-    def note(self, step: int, batch: TokenBatch, result: StepResult) -> str | None:
-        """Add an update; raise an error after too many skipped ones, and return a warning when the loss first jumps."""
-        self._in_a_row = 0 if result.is_finite else self._in_a_row + 1
-        self._recent.append(not result.is_finite)
-        if self._in_a_row >= MAX_BAD_STEPS:
-            raise _broken(f"the loss or its gradient was not finite in {self._in_a_row} updates in a row (step {step})")
-        if sum(self._recent) >= MAX_BAD_RECENTLY:
-            many = f"{sum(self._recent)} of the last {len(self._recent)} updates (step {step})"
-            raise _broken(f"the loss or its gradient was not finite in {many}")
-        warning = self._warning(step, result.loss)
-        if result.is_finite:
-            self._batch = batch
-            self._losses.append(result.loss)
-        return warning
-
-    def is_sound(self, train_step: TrainStep) -> bool:
-        """Return whether the weights are worth saving; the loss of an update is that of the weights before it."""
-        return self._batch is not None and train_step.is_sound(self._batch)
-
-    def _warning(self, step: int, loss: float) -> str | None:
-        if self._has_warned or not self._losses:
-            return None
-        mean = sum(self._losses) / len(self._losses)
-        if not loss > JUMP * mean:
-            return None
-        self._has_warned = True
-        return (
-            f"the loss jumped from {mean:.4g} to {loss:.4g} at step {step}: training may have failed."
-            " Lower training.learning_rate if it does not come back."
+    def _count(self, batch: TokenBatch, result: StepResult, waited_s: float, elapsed_s: float) -> StepInfo:
+        """Add an update to the position, with what all processes of the group did, and describe it."""
+        position = self.position
+        position.step += 1
+        position.bad_steps += not result.is_finite
+        warning = self._health.note(position.step, batch, result)
+        mine = [float(batch.num_tokens), float(self._should_stop()), waited_s, elapsed_s]
+        everyones = self._group.gather(mine, f"ending step {position.step}")
+        num_tokens, stops, waits, clocks = zip(*everyones, strict=True)
+        position.tokens += int(sum(num_tokens))
+        position.elapsed_s = clocks[0]
+        self._pauses.note_step()
+        self.was_stopped = any(stops)
+        progress = self._limits.progress(position.step, position.elapsed_s, position.reserve_s)
+        return StepInfo(
+            step=position.step,
+            tokens=position.tokens,
+            loss=result.loss,
+            learning_rate=0.0,
+            gradient_norm=result.gradient_norm,
+            is_skipped=not result.is_finite,
+            elapsed_s=position.elapsed_s,
+            step_s=0.0,
+            progress=progress,
+            seconds={
+                Stage.DATA_WAIT: max(waits),
+                **result.seconds.by_stage(),
+                Stage.EVALUATION: 0.0,
+                Stage.SAVING: 0.0,
+            },
+            mean_data_wait_s=sum(waits) / len(waits),
+            warning=warning,
+            is_last=self.was_stopped or progress >= 1.0,
         )
 
+    def _between_steps(self, info: StepInfo, began: float) -> bool:
+        """Measure, evaluate and save when it is time; return whether it was, which all processes know."""
+        paused = self._clock()
+        is_end = info.is_last and not self.was_stopped
+        is_measured = not self.was_stopped and self._pauses.needs_costs(is_end) and self._is_sound(info)
+        if is_measured:
+            costs = asdict(self._evaluating.measure(self._pauses.measuring_s))
+            self._pauses.note_costs(EvaluationCosts(**self._group.from_main(costs, "waiting for rank 0 to measure")))
+        due = Due(saves=True) if self.was_stopped else self._pauses.due_at_end() if is_end else self._pauses.due()
+        if not due.is_anything and not is_measured:
+            return False
+        saving_s = self._evaluate_and_save(info, due, began) if due.is_anything else None
+        is_saved, saving_s = saving_s is not None, saving_s or 0.0
+        now = self._clock()
+        mine = [now - began, now - paused - saving_s, saving_s, self._saving.written_s]
+        doing = f"waiting for rank 0 to evaluate or save step {info.step}"
+        self.position.elapsed_s, evaluation_s, saving_s, written_s = self._group.from_main(mine, doing)
+        self._pauses.note_pause(due, is_saved, evaluation_s, saving_s, written_s)
+        info.seconds |= {Stage.EVALUATION: evaluation_s, Stage.SAVING: saving_s}
+        return True
 
-def _broken(what: str) -> TrainingError:
-    return TrainingError(
-        f"{what}. Nothing was saved since the last good checkpoint, which is intact. Lower training.learning_rate, or"
-        " look at the data with `headrace inspect CACHE --step N`."
-    )
+    def _evaluate_and_save(self, info: StepInfo, due: Due, began: float) -> float | None:
+        """Do what is due, if the weights are worth it; return the seconds that saving took, None if it was not done.
 
+        What is saved anyway is written while the run is evaluated.
+        """
+        if not self._is_sound(info):
+            return None
+        saving_began = self._clock()
+        if due.saves:
+            self._saving.begin(info.is_last)
+        beginning_s = self._clock() - saving_began
+        is_best = self._evaluate(info, due, began) if due.tokens is not None else False
+        if not due.saves and not is_best:
+            return None
+        sealing_began = self._clock()
+        if not due.saves:
+            self._saving.begin(is_last=False)
+        self._saving.seal(is_best)
+        if info.is_last:
+            self._saving.wait()
+        return beginning_s + self._clock() - sealing_began
 
-def _is_due(every: int, step: int, progress_before: float, progress: float) -> bool:
-    """Return whether something is due that comes every `every` steps, or for 0 ten times in a run."""
-    if every:
-        return step % every == 0
-    return int(10 * progress + 1e-9) > int(10 * progress_before + 1e-9)
+    def _is_sound(self, info: StepInfo) -> bool:
+        """Return whether the weights are worth evaluating and saving; if not, what is saved already is better."""
+        is_sound = self._health.is_sound(self._train_step)
+        if info.is_last and not is_sound:
+            raise broken(f"the weights after step {info.step} give no finite loss or gradient")
+        return is_sound
+
+    def _evaluate(self, info: StepInfo, due: Due, began: float) -> bool:
+        """Evaluate; return whether the weights are the best so far and are to be saved as such."""
+        assert due.tokens is not None
+        position, judged_tokens = self.position, self._pauses.judged_tokens(due.tokens)
+        found = self._evaluating.evaluate(due, judged_tokens)
+        info.evaluation, info.sample = found.evaluation, found.text
+        loss = found.judged_loss
+        is_lower = loss is not None and (position.best_loss is None or loss < position.best_loss)
+        mine = [float(is_lower), loss or 0.0, self._clock() - began]
+        is_best, best_loss, position.elapsed_s = self._group.from_main(mine, "waiting for rank 0 to evaluate")
+        position.sample_tokens = judged_tokens
+        if not is_best or not (due.saves or self._pauses.can_save_best):
+            return False
+        position.best_loss = best_loss
+        return True
+
+    def _save_last(self) -> None:
+        self._saving.begin(is_last=True)
+        self._saving.seal(is_best=False)
+        self._saving.wait()

@@ -1,4 +1,4 @@
-"""The learning rate over a run, whichever limit ends it."""
+"""The position of a run between its beginning and its limits, and the learning rate there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ from headrace.training.config import TrainingConfig
 DEFAULT_MINUTES = 10.0  # the time limit of a run that sets no limit
 LEAST_WARMUP_FACTOR = 0.01
 """Least learning rate of a warm-up, as a share of the peak: its first update must do something."""
+
+
+@dataclass
+class Position:
+    """The position of a run, which is saved with every checkpoint."""
+
+    step: int = 0
+    tokens: int = 0
+    elapsed_s: float = 0.0
+    bad_steps: int = 0
+    """Updates that were skipped because they were not finite."""
+    best_loss: float | None = None
+    sample_tokens: int | None = None
+    """Tokens of the sample that evaluations are compared by; 0: the whole validation part; None: not evaluated yet."""
+    reserve_s: float = 0.0
+    """Seconds of a time limit that are set aside for the last evaluation and save."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +50,25 @@ class Limits:
             training.max_minutes = DEFAULT_MINUTES
         return cls(min(steps, default=None), 60 * training.max_minutes or None)
 
-    def progress(self, step: int, elapsed_s: float) -> float:
-        """Return the share of the run that is over, by the limit that will end it."""
+    def progress(self, step: int, elapsed_s: float, reserve_s: float = 0.0) -> float:
+        """Return the share of the updates that is over, by the limit that will end them.
+
+        `reserve_s`: seconds of the time limit that are set aside for what comes after the last update.
+
+        >>> Limits(steps=None, seconds=60.0).progress(7, 27.0, reserve_s=6.0)
+        0.5
+        """
         by_steps = step / self.steps if self.steps else 0.0
-        by_time = elapsed_s / self.seconds if self.seconds else 0.0
+        by_time = elapsed_s / max(self.seconds - reserve_s, 1e-9) if self.seconds else 0.0
         return min(1.0, max(by_steps, by_time))
 
-    def is_over(self, step: int, elapsed_s: float) -> bool:
+    def is_over(self, step: int, elapsed_s: float, reserve_s: float = 0.0) -> bool:
         """Return whether a limit is reached."""
-        return self.progress(step, elapsed_s) >= 1.0
+        return self.progress(step, elapsed_s, reserve_s) >= 1.0
 
-    def key_of_end(self, config: TrainingConfig, elapsed_s: float) -> str:
+    def key_of_end(self, config: TrainingConfig, elapsed_s: float, reserve_s: float = 0.0) -> str:
         """Return the key of the limit that ended a run."""
-        if self.seconds and elapsed_s >= self.seconds:
+        if self.seconds and elapsed_s >= self.seconds - reserve_s:
             return "training.max_minutes"
         return "training.max_steps" if self.steps == config.max_steps else "training.num_epochs"
 

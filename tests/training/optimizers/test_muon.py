@@ -1,18 +1,52 @@
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
+from headrace.distributed.group import ALONE, Group
 from headrace.training.config import TrainingConfig
-from headrace.training.optimizers.muon import Muon, orthogonalise
+from headrace.training.execution import PLAINEST, Execution
+from headrace.training.optimizers import muon
+from headrace.training.optimizers.muon import Muon
+
+IN_BFLOAT16 = Execution(1, precision="bfloat16")
+SHAPES = [(48, 16), (16, 16), (16, 16), (32, 16), (16, 48), (16, 16)]
+STACKED = [3, 1, 1, 2, 1, 1]
 
 
-@pytest.mark.parametrize("shape", [(3, 16, 16), (2, 16, 48), (2, 48, 16)])
-def test_orthogonalised_matrices_have_singular_values_near_one(shape: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalise(torch.randn(shape)))
-    assert float(values.min()) > 0.6
-    assert float(values.max()) < 1.3
+class Thread(Group):
+    """One of several threads that meet like the processes of a group."""
+
+    def __init__(self, rank: int, world_size: int, shared: dict[int, Tensor], barrier: threading.Barrier) -> None:
+        self.rank, self.world_size = rank, world_size
+        self._shared, self._barrier = shared, barrier
+
+    def gather_rows(self, rows: Tensor, doing: str) -> Tensor:
+        self._shared[self.rank] = rows
+        self._barrier.wait(timeout=10)
+        everyones = torch.cat([self._shared[rank] for rank in range(self.world_size)])
+        self._barrier.wait(timeout=10)
+        return everyones
+
+
+def rule() -> Muon:
+    generator = torch.Generator().manual_seed(0)
+    parameters: list[Tensor] = []
+    for shape in SHAPES:
+        parameters.append(torch.nn.Parameter(torch.randn(shape, generator=generator)))
+        parameters[-1].grad = torch.randn(shape, generator=generator)
+    return Muon(parameters, TrainingConfig(), 0.1, dict(zip(parameters, STACKED, strict=True)))
+
+
+def weights_after_two_steps(execution: Execution = PLAINEST, group: Group = ALONE) -> list[Tensor]:
+    updated = rule()
+    updated.step(0.1, execution, group)
+    updated.step(0.1, execution, group)
+    return [parameter.detach() for parameter in updated.parameters]
 
 
 def test_stacked_matrices_are_orthogonalised_apart() -> None:
@@ -28,10 +62,45 @@ def test_stacked_matrices_are_orthogonalised_apart() -> None:
     torch.testing.assert_close(joined.detach(), torch.cat([part.detach() for part in parts]))
 
 
-@pytest.mark.parametrize("shape", [(16, 48), (48, 16)])
-def test_counted_flops_are_those_of_pytorch(shape: tuple[int, int]) -> None:
-    from torch.utils.flop_counter import FlopCounterMode
+def test_batches_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = weights_after_two_steps()
+    monkeypatch.setattr(muon, "SCRATCH_ELEMENTS", 1)
+    monkeypatch.setattr(muon, "LEAST_TOGETHER", 1)
+    assert [len(batch) for batch in rule()._batches(1)] == 6 * [1]
+    torch.testing.assert_close(weights_after_two_steps(), together)
 
-    with FlopCounterMode(display=False) as counter:
-        orthogonalise(torch.randn(1, *shape))
-    assert counter.get_total_flops() == Muon.update_flops(*shape)
+
+def test_the_precision_of_the_step_is_that_of_the_update() -> None:
+    """bfloat16 products move weights by nearly the same, and weights and momentum stay in float32."""
+    updated = rule()
+    before = [parameter.detach().clone() for parameter in updated.parameters]
+    updated.step(0.1, IN_BFLOAT16)
+    exact = rule()
+    exact.step(0.1)
+    for start, rounded, precise in zip(before, updated.parameters, exact.parameters, strict=True):
+        assert rounded.dtype == updated.state[rounded]["momentum"].dtype == torch.float32
+        difference = (rounded - precise).detach().norm() / (precise - start).detach().norm()
+        assert 1e-5 < float(difference) < 0.05
+
+
+@pytest.mark.parametrize("num_processes", [2, 3, 5])
+@pytest.mark.parametrize("execution", [PLAINEST, IN_BFLOAT16], ids=["float32", "bfloat16"])
+def test_processes_share_the_work_and_have_the_same_weights(execution: Execution, num_processes: int) -> None:
+    shared: dict[int, Tensor] = {}
+    barrier = threading.Barrier(num_processes)
+    results: dict[int, Any] = {}
+
+    def run(rank: int) -> None:
+        results[rank] = weights_after_two_steps(execution, Thread(rank, num_processes, shared, barrier))
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(num_processes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    alone = weights_after_two_steps(execution)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if execution is PLAINEST else {"rtol": 0.0, "atol": 0.02}
+    for weights in results.values():
+        torch.testing.assert_close(weights, alone, **tolerance)
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(weights, results[0], strict=True))
+    assert len(results) == num_processes

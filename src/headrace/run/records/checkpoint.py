@@ -13,7 +13,7 @@ from headrace.run.config import Config
 from headrace.run.records.environment import Environment
 from headrace.run.records.record import Record
 from headrace.training.execution import Execution, upgrade_saved
-from headrace.training.loop import Position
+from headrace.training.schedule import Position
 
 
 def upgraded_config(values: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +35,8 @@ class CheckpointState(Record):
     """State of the loader: its place in the order of batches, and fingerprints of the corpus."""
     execution: Annotated[Execution, BeforeValidator(upgrade_saved)]
     """How steps are computed: micro-batch, precision, kernels, threads."""
+    is_execution_final: bool = True
+    """Whether later steps are all computed in this way; if not, executions.json of the run says how."""
     config: Annotated[Config, BeforeValidator(_upgraded)]
     """The resolved configuration."""
     peak_flops: float

@@ -57,6 +57,10 @@ class StepRecord(Record):
     """Exponential of the validation loss."""
     validation_loss_by_source: dict[str, Figure] | None = None
     """Validation loss of each source, where the corpus has several."""
+    validation_tokens: int | None = None
+    """Tokens of the validation sample."""
+    validation_is_whole: bool = False
+    """Whether the validation sample was the whole validation part."""
     skipped: bool = False
     """Whether the update was skipped because its loss or gradient was not finite."""
     not_finite: tuple[str, ...] = ()
@@ -81,6 +85,8 @@ class StepRecord(Record):
                 "validation_bits_per_byte": evaluation.bits_per_byte,
                 "validation_perplexity": evaluation.perplexity,
                 "validation_loss_by_source": evaluation.sources or None,
+                "validation_tokens": evaluation.num_tokens,
+                "validation_is_whole": evaluation.is_whole,
             }
         return cls(
             step=info.step,

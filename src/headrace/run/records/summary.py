@@ -32,11 +32,15 @@ class Run(Record):
     validation_loss: Figure = None
     """Newest loss on the validation sample."""
     best_validation_loss: Figure = None
-    """Lowest loss on the validation sample."""
+    """Lowest loss on the validation sample that checkpoints are compared by."""
     validation_bits_per_byte: Figure = None
     """Newest validation loss in bits per byte of text."""
     validation_loss_by_source: dict[str, Figure] = Field(default_factory=dict)
     """Newest validation loss of each source, where the corpus has several."""
+    validation_tokens: int | None = None
+    """Tokens of the newest validation sample."""
+    validation_is_whole: bool = False
+    """Whether the newest validation sample was the whole validation part."""
     data_wait_percent: float = 0.0
     """Median over steps of the share of a step that was spent waiting for its batch."""
     percent_of_peak: Figure = None

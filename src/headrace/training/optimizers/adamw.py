@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch.optim.adamw import adamw
 
+from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import local
+from headrace.training.execution import PLAINEST, Execution
 from headrace.training.optimizers.rule import Rule
 
 EPSILON = 1e-8
@@ -20,7 +22,7 @@ class AdamW(Rule):
     averages = ("exp_avg", "exp_avg_sq")
 
     @torch.no_grad()
-    def step(self, learning_rate: float) -> None:
+    def step(self, learning_rate: float, execution: Execution = PLAINEST, group: Group = ALONE) -> None:
         parameters = [parameter for parameter in self.parameters if parameter.grad is not None]
         for parameter in parameters:
             if parameter not in self.state:
@@ -48,5 +50,5 @@ class AdamW(Rule):
         )
 
     @staticmethod
-    def update_flops(rows: int, columns: int) -> int:
+    def update_flops(rows: int, columns: int, dtype: torch.dtype) -> int:
         return 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import torch
 from torch import Tensor
 
 from headrace.models.architecture import find_architecture
@@ -36,16 +37,20 @@ def assign(network: Network, config: TrainingConfig) -> list[Rule]:
     ]
 
 
-def update_flops(config: ModelConfig, optimizer: str) -> dict[str, float]:
+def update_flops(config: ModelConfig, optimizer: str, dtype: torch.dtype) -> dict[str, float]:
     """Count the FLOPs of matrix products in one update by the optimizer, by part of the network.
 
+    Matrices are multiplied in other ways in bfloat16 than in float32: `Execution.dtype` tells which it is.
+
     >>> model = ModelConfig(d_model=64, num_layers=2)
-    >>> update_flops(model, "muon")["attention"] / 1e6, update_flops(model, "adamw")["attention"]
-    (62.91456, 0.0)
+    >>> update_flops(model, "muon", torch.float32)["attention"] / 1e6
+    50.331648
+    >>> update_flops(model, "adamw", torch.float32)["attention"]
+    0.0
     """
     flops: dict[str, float] = defaultdict(float)
     for matrix in find_architecture(config.arch).block_matrices(config):
-        each = RULES[optimizer].update_flops(matrix.rows, matrix.columns)
+        each = RULES[optimizer].update_flops(matrix.rows, matrix.columns, dtype)
         flops[matrix.part] += float(config.num_layers * matrix.stacked * each)
     return dict(flops)
 

@@ -2,62 +2,78 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from headrace.distributed.pieces import as_whole, own_part
+from headrace.distributed.group import ALONE, Group
+from headrace.distributed.pieces import as_whole, local, own_part
+from headrace.training.execution import PLAINEST, Execution
+from headrace.training.optimizers.newton_schulz import orthogonalisation_flops, orthogonalise
 from headrace.training.optimizers.rule import Rule
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the quintic Newton-Schulz iteration that bring singular values near 1 in five steps."""
-STEPS = 5
-SCRATCH_ELEMENTS = 1 << 20
-"""Elements of matrices of one shape that are orthogonalised together: enough for full speed, in little memory."""
-
-
-def orthogonalise(matrices: Tensor) -> Tensor:
-    """Return nearly the closest orthogonal matrices (n, rows, columns): U V of the singular value decomposition."""
-    a, b, c = COEFFICIENTS
-    is_tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if is_tall else matrices
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    for _ in range(STEPS):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if is_tall else x
+SCRATCH_ELEMENTS = 1 << 21
+"""Elements of matrices of one shape that a process orthogonalises together: enough for full speed, in little memory."""
+LEAST_TOGETHER = 2
+"""Matrices that are orthogonalised together however large they are: PyTorch multiplies a single one much slower."""
 
 
 class Muon(Rule):
-    """Muon in float32, batched by shape: a few large products instead of many small ones.
+    """Muon, batched by shape: a few large products instead of many small ones.
 
-    The update is scaled to the size that AdamW's would have, so both share one learning rate. Where processes share a
-    matrix, each keeps its piece of the momentum, orthogonalises the whole, and takes its piece of the update.
+    Products are computed in the step's precision; momentum and weights stay in float32. The update is scaled to the
+    size that AdamW's would have, so both share one learning rate. The processes of a group share the work: each
+    orthogonalises some of the matrices, and they exchange the results, so their weights stay equal to the bit. Where
+    processes share a matrix, each keeps its piece of the momentum, and takes its piece of the update.
     """
 
     averages = ("momentum",)
 
     @torch.no_grad()
-    def step(self, learning_rate: float) -> None:
-        alike: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
+    def step(self, learning_rate: float, execution: Execution = PLAINEST, group: Group = ALONE) -> None:
+        for parameters in self._batches(group.world_size):
+            self._update(parameters, learning_rate, execution.dtype, group)
+
+    def _batches(self, num_processes: int) -> Iterator[list[Tensor]]:
+        """Yield parameters whose matrices are orthogonalised together: all of one shape, as many as scratch allows."""
+        alike: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
         for parameter in self.parameters:
             if parameter.grad is not None:
-                alike[self.stacked.get(parameter, 1), *parameter.shape].append(parameter)
-        for (stacked, *shape), parameters in alike.items():
-            at_once = max(1, SCRATCH_ELEMENTS // math.prod(shape))
-            for start in range(0, len(parameters), at_once):
-                self._update(parameters[start : start + at_once], stacked, learning_rate)
+                alike[self._matrix_shape(parameter)].append(parameter)
+        for (rows, columns), parameters in alike.items():
+            most = num_processes * max(LEAST_TOGETHER, SCRATCH_ELEMENTS // (rows * columns))
+            batch: list[Tensor] = []
+            for parameter in parameters:
+                if batch and sum(map(self._num_matrices, [*batch, parameter])) > most:
+                    yield batch
+                    batch = []
+                batch.append(parameter)
+            yield batch
 
-    def _update(self, parameters: list[Tensor], stacked: int, learning_rate: float) -> None:
-        matrices = torch.stack([self._look_ahead(parameter) for parameter in parameters]).float()
-        rows, columns = matrices.shape[1] // stacked, matrices.shape[2]
-        updates = orthogonalise(matrices.view(-1, rows, columns)).reshape(matrices.shape)
+    def _num_matrices(self, parameter: Tensor) -> int:
+        return self.stacked.get(parameter, 1)
+
+    def _matrix_shape(self, parameter: Tensor) -> tuple[int, int]:
+        return parameter.shape[0] // self._num_matrices(parameter), parameter.shape[1]
+
+    def _update(self, parameters: list[Tensor], learning_rate: float, dtype: torch.dtype, group: Group) -> None:
+        rows, columns = self._matrix_shape(parameters[0])
+        counts = [self._num_matrices(parameter) for parameter in parameters]
+        num_matrices = sum(counts)
+        each = -(-num_matrices // group.world_size)
+        matrices = torch.empty(each * group.world_size, rows, columns, dtype=dtype, device=parameters[0].device)
+        matrices[num_matrices:] = 0
+        for parameter, part in zip(parameters, torch.split(matrices[:num_matrices], counts), strict=True):
+            part.view(parameter.shape).copy_(self._look_ahead(parameter))
+        mine = orthogonalise(matrices[group.rank * each : (group.rank + 1) * each])
+        updates = group.gather_rows(mine, "exchanging updates").float()
         size = 0.2 * max(rows, columns) ** 0.5
-        for parameter, update in zip(parameters, updates, strict=True):
-            parameter.mul_(1 - learning_rate * self.weight_decay)
-            parameter.add_(own_part(update, parameter), alpha=-learning_rate * size)
+        for parameter, update in zip(parameters, torch.split(updates[:num_matrices], counts), strict=True):
+            weights = local(parameter)
+            weights.mul_(1 - learning_rate * self.weight_decay)
+            weights.add_(local(own_part(update.view(parameter.shape), parameter)), alpha=-learning_rate * size)
 
     def _look_ahead(self, parameter: Tensor) -> Tensor:
         """Update the momentum with the gradient, and return Nesterov's look-ahead of it, whole."""
@@ -69,7 +85,6 @@ class Muon(Rule):
         return as_whole(parameter.grad.lerp(momentum, self.config.momentum))
 
     @staticmethod
-    def update_flops(rows: int, columns: int) -> int:
-        """Return the FLOPs of Newton-Schulz: per step two products with the Gram matrix, and its square."""
-        short, long = sorted((rows, columns))
-        return STEPS * (2 * 2 * short * short * long + 2 * short**3)
+    def update_flops(rows: int, columns: int, dtype: torch.dtype) -> int:
+        """Return the FLOPs of the Newton-Schulz products of one matrix, of however many processes one does them."""
+        return orthogonalisation_flops(rows, columns, dtype)

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
+from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import as_whole, own_part
 from headrace.models.counts import FLOAT_BYTES
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
+from headrace.training.execution import PLAINEST, Execution
 from headrace.training.optimizers.assignment import assign
 
 
@@ -21,10 +23,10 @@ class Optimizer:
         self._peak = config.learning_rate
         self.rules = assign(network, config)
 
-    def step(self, factor: float) -> None:
-        """Update all parameters with the learning rate at this share of its peak."""
+    def step(self, factor: float, execution: Execution = PLAINEST, group: Group = ALONE) -> None:
+        """Update all parameters with the learning rate at this share of its peak; a group does so together."""
         for rule in self.rules:
-            rule.step(self._peak * factor)
+            rule.step(self._peak * factor, execution, group)
 
     def bytes_to_come(self) -> int:
         """Return the bytes of state that the first step will allocate.

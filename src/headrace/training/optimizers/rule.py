@@ -5,9 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
+from headrace.distributed.group import ALONE, Group
 from headrace.training.config import TrainingConfig
+from headrace.training.execution import PLAINEST, Execution
 
 
 class Rule(ABC):
@@ -37,10 +40,10 @@ class Rule(ABC):
         self.state: dict[Tensor, dict[str, Tensor]] = {}
 
     @abstractmethod
-    def step(self, learning_rate: float) -> None:
-        """Update every parameter that has a gradient."""
+    def step(self, learning_rate: float, execution: Execution = PLAINEST, group: Group = ALONE) -> None:
+        """Update every parameter that has a gradient; every process of the group has to call this."""
 
     @staticmethod
     @abstractmethod
-    def update_flops(rows: int, columns: int) -> int:
-        """Return the FLOPs of the matrix products in an update of one matrix."""
+    def update_flops(rows: int, columns: int, dtype: torch.dtype) -> int:
+        """Return the FLOPs of the matrix products in an update of one matrix, computed in this number format."""

@@ -30,7 +30,8 @@ def train(job: dict[str, Any], report: Callable[[float], None]) -> int:
         config = {"model": job["model"], "training": training, "data": data, "run": {"out": f"{out}/run"}}
         with Pretraining(Config.model_validate(config)) as pretraining:
             resolved = pretraining.config.training
-            chosen.write_text(json.dumps({"micro_batch_size": resolved.micro_batch_size, "matmul": resolved.matmul}))
+            keys = ("micro_batch_size", "matmul", "attention")
+            chosen.write_text(json.dumps({key: getattr(resolved, key) for key in keys}))
             for info in pretraining.steps():
                 report(info.loss)
                 if info.step == job["num_steps"]:

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset, gather
+from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.layers import gather
 from headrace.errors import UsageError
 from headrace.instruments.plan import Plan
 from headrace.instruments.proposal import Proposal
@@ -105,7 +106,10 @@ def show_plan(plan: Plan) -> None:
         )
     execution = plan.execution
     kernel = "oneDNN" if execution.matmul == "onednn" else "default kernels"
-    display.out.print(f"  computed in {execution.precision} with {kernel}, micro-batch {execution.micro_batch_size}")
+    attention = "attention by batched products" if execution.attention == "products" else "fused attention"
+    display.out.print(
+        f"  computed in {execution.precision} with {kernel} and {attention}, micro-batch {execution.micro_batch_size}"
+    )
     display.out.print(f"  bound by {plan.bound.name}: {plan.bound.evidence}")
     parts = ", ".join(f"{name} {human_bytes(size)}" for name, size in plan.memory.as_dict().items() if size)
     display.out.print(f"[bold]{human_bytes(plan.memory.total)}[/] of memory: {parts}")

@@ -1,0 +1,1 @@
+"""What a run does while its steps are taken: evaluating, saving and recording."""

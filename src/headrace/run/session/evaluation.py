@@ -1,0 +1,81 @@
+"""The evaluation of a run in its group: rank 0 evaluates and writes text, the others contribute their pieces."""
+
+from __future__ import annotations
+
+import time
+
+from headrace.activity import Activity, ignore
+from headrace.data.tokens.tokenizers import Tokenizer
+from headrace.distributed.replicas import Replica
+from headrace.generation.decoding import text_pieces
+from headrace.generation.sampling import Sampling
+from headrace.machine.measure import torch_threads
+from headrace.models.network import Network
+from headrace.training.config import TrainingConfig
+from headrace.training.evaluate import Evaluator
+from headrace.training.loop import Findings
+from headrace.training.pauses import Due, EvaluationCosts
+
+TEXT_TOKENS = 120
+FIRST_TEXT_S = 0.1
+"""Most seconds for the text of the untrained network, which training waits for."""
+
+
+class RunEvaluation:
+    """Evaluates a run, and writes text with its network."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        evaluator: Evaluator | None,
+        tokenizer: Tokenizer,
+        training: TrainingConfig,
+        activity: Activity = ignore,
+    ) -> None:
+        """`evaluator`: None where there is no text to evaluate on, and in all processes but rank 0."""
+        self._replica, self._evaluator, self._tokenizer = replica, evaluator, tokenizer
+        self._prompt, self._activity = training.prompt, activity
+        self._sampling = Sampling(max_tokens=TEXT_TOKENS, temperature=0.8, top_k=50, seed=training.seed)
+        self._text_s: float | None = None
+
+    def first_text(self, seconds: float) -> str:
+        """Return text of the untrained network."""
+        with self._replica.whole() as network:
+            return self._write(network, seconds) if self._replica.group.is_main else ""
+
+    def measure(self, seconds: float) -> EvaluationCosts:
+        """Measure in about this time what evaluating costs; text by its first tokens, unless some was written."""
+        with self._replica.whole() as network:
+            if not self._replica.group.is_main:
+                return EvaluationCosts()
+            if self._text_s is None:
+                self._write(network, seconds / 2)
+            if self._evaluator is None:
+                return EvaluationCosts(text_s=self._text_s or 0.0)
+            token_s = self._evaluator.measure(network, seconds)
+            return EvaluationCosts(token_s, self._evaluator.num_tokens, self._text_s or 0.0)
+
+    def evaluate(self, due: Due, judged_tokens: int) -> Findings:
+        """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
+        self._activity("evaluating")
+        with self._replica.whole() as network:
+            if not self._replica.group.is_main:
+                return Findings()
+            text = self._write(network, due.text_s) if due.text_s else None
+            if self._evaluator is None or due.tokens is None:
+                return Findings(text=text)
+            evaluation = judged = self._evaluator(network, due.tokens)
+            if not self._evaluator.is_same(due.tokens, judged_tokens):
+                judged = self._evaluator(network, judged_tokens)
+            return Findings(evaluation, judged.loss, text)
+
+    def _write(self, network: Network, seconds: float) -> str:
+        """Return the prompt and its continuation, as far as it comes in time."""
+        began, pieces = time.perf_counter(), []
+        with torch_threads(1):  # threads that meet after every product of one row cost more than they compute
+            for piece in text_pieces(network, self._tokenizer, self._prompt, self._sampling):
+                pieces.append(piece)
+                if time.perf_counter() - began >= seconds:
+                    break
+        self._text_s = (time.perf_counter() - began) * TEXT_TOKENS / max(len(pieces), 1)
+        return self._prompt + "".join(pieces)
