@@ -12,7 +12,7 @@ def wait_asleep(environment: MutableMapping[str, str] = os.environ) -> None:
     """Ask OpenMP to let threads sleep while they wait; before PyTorch is imported, or it is too late.
 
     By default libgomp's threads spin for milliseconds first. Alone on a machine that is as fast; beside another run,
-    each waits spinning for a thread that the other's spinning has displaced (docs/design/busy_machine.md). What a
+    each waits spinning for a thread that the other's spinning has displaced (docs/design/busy-machine.md). What a
     person has set already is left alone. Processes that are started from this one do the same.
 
     >>> settings: dict[str, str] = {}
