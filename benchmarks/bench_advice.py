@@ -18,7 +18,7 @@ from typing import Any
 
 from corpora import write_text
 
-from headrace.cli.tune import show_tuning
+from headrace.cli.commands.tune import show_tuning
 from headrace.instruments.ladder import Tuning
 from headrace.instruments.trial import Trial
 from headrace.jobs.tune import tune

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 
-from headrace.cli.scale import show_scaling
+from headrace.cli.commands.scale import show_scaling
 from headrace.distributed.cores import usable_cores
 from headrace.instruments.processes import best_processes
 from headrace.instruments.scaling import Way, scale

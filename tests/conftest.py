@@ -25,6 +25,14 @@ def steady_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what runs remember out of the user's cache, and what is in there out of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("user-cache")))
+        yield
+
+
 SMALL = Scale(
     segment_bytes=4096,
     group_bytes=2048,

@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.cli.main import app
+from headrace.cli.main import COMMANDS, load_command
 from headrace.data.cache.build import Builder
 from headrace.data.cache.open import open_or_create
 from headrace.data.corpus.sources import as_sources
@@ -169,7 +170,7 @@ def test_about_values(command: Command, tmp_path: Path, given: tuple[str, ...], 
 
 
 def test_about_a_batch_for_several_processes(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.cli.training.launch", lambda *_: 0)
+    monkeypatch.setattr("headrace.cli.session.launch", lambda *_: 0)
     arguments = ["train", text(tmp_path), *TINY, "training.batch_size=5", "run.processes=2"]
     code, _, err = command(*arguments)
     assert code == 2
@@ -318,17 +319,14 @@ def test_messages_name_keys_that_exist() -> None:
 
 
 def test_messages_name_commands_and_options_that_exist() -> None:
-    import typer.main
-
-    root = typer.main.get_command(app)
     commands: dict[str, set[str]] = {}
 
-    def collect(group: object, prefix: str) -> None:
-        for name, one in getattr(group, "commands", {}).items():
+    def collect(group: dict[str, Any], prefix: str) -> None:
+        for name, one in group.items():
             commands[f"{prefix}{name}"] = {option for parameter in one.params for option in parameter.opts}
-            collect(one, f"{prefix}{name} ")
+            collect(getattr(one, "commands", {}), f"{prefix}{name} ")
 
-    collect(root, "")
+    collect({name: load_command(name) for name in COMMANDS}, "")
     options = {option for of_one in commands.values() for option in of_one}
     for file, texts in messages().items():
         for piece in texts:

@@ -1,10 +1,6 @@
-"""Numbers and sizes as people read and write them."""
+"""Numbers and sizes as people read them."""
 
 from __future__ import annotations
-
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
 
 UNKNOWN = "unknown"
 """What stands where a number was not measured."""
@@ -74,26 +70,3 @@ def human_percent(percent: float | None) -> str:
     if percent is None:
         return UNKNOWN
     return f"{percent:.0f}%" if percent >= 10 else f"{percent:.1f}%" if percent >= 0.1 else f"{percent:.2g}%"
-
-
-def parse_size(size: Any) -> int | None:
-    """Read a size such as 256MiB, 850MB, 1.5G (GiB) or a number of bytes; None or nothing at all is None.
-
-    >>> parse_size("256MiB"), parse_size("")
-    (268435456, None)
-    """
-    if size is None or size == "":
-        return None
-    text = f"{size.strip()}iB" if isinstance(size, str) and size.strip()[-1:].lower() in "kmgt" else size
-    try:
-        parsed = int(_SIZE.validate_python(text))
-    except (ValidationError, OverflowError):
-        parsed = -1
-    if not 0 <= parsed < 1 << 63:
-        raise ValueError(f"{size!r} is not a size; write it like 256MiB, 850MB or 2GiB")
-    return parsed
-
-
-_SIZE = TypeAdapter(ByteSize)
-Size = Annotated[int | None, BeforeValidator(parse_size)]
-"""A number of bytes in a configuration, written as people write sizes; None: not given."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.units import parse_size
+from headrace.sizes import parse_size
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]

@@ -7,7 +7,8 @@ import socket
 import pytest
 
 from headrace.distributed.cores import usable_cores
-from headrace.distributed.group import ALONE, Joined, is_joined, join
+from headrace.distributed.group import ALONE, Joined, join
+from headrace.distributed.launch import is_joined
 from headrace.errors import TrainingError
 
 

@@ -9,7 +9,8 @@ import pytest
 from headrace.data.batch import Batch
 from headrace.distributed.replicas import Replica
 from headrace.errors import TrainingError
-from headrace.training.autotune import choose_execution, fastest
+from headrace.training.autotune import choose_execution
+from headrace.training.comparing import fastest
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from tests.training.tiny import random_batch, small

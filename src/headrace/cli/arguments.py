@@ -1,22 +1,12 @@
-"""Arguments that several commands share, and the configuration that they make."""
+"""Arguments that several commands share. Importing them imports nothing heavy, so that --help comes at once."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headrace.cli import display
-from headrace.errors import CheckpointError, UsageError
-from headrace.run.config import Layers
-from headrace.run.config_files import is_override, parse_override, read_config_file
-from headrace.run.directory import read_run_config
 from headrace.run.presets import PRESETS
-from headrace.run.resume import read_checkpoint_state, split_checkpoint
-from headrace.training.restore import STATE
-
-CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 Arguments = Annotated[
     list[str] | None,
@@ -27,41 +17,3 @@ Arguments = Annotated[
 ]
 Preset = Annotated[str, typer.Option(help=f"A named configuration to start from: {', '.join(PRESETS)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
-
-
-def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | None, fallback: str = "demo") -> Layers:
-    """Return the layers of a configuration: default < preset < file < key=value.
-
-    `fallback` is the preset to use when the arguments name no text to train on; empty: none.
-    """
-    layers = Layers()
-    files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
-    overrides = [a for a in arguments if is_override(a)]
-    corpus = [a for a in arguments if a not in files and a not in overrides]
-    if resume is not None:
-        folder, wanted = split_checkpoint(resume)
-        try:
-            layers.add(read_run_config(folder), f"{folder}/config.json")
-        except CheckpointError as problem:
-            checkpoint = folder / "checkpoints" / ("last" if wanted is True else str(wanted))
-            if not (checkpoint / STATE).exists():
-                raise
-            layers.add(read_checkpoint_state(checkpoint).config.model_dump(), f"{checkpoint}/state.json")
-            display.err.print(f"{problem} Its configuration is taken from {checkpoint}.", markup=False)
-        layers.add({"run.out": str(folder.resolve()), "run.resume": wanted}, "--resume")
-    elif preset or not (files or corpus or any(text.startswith("data.sources=") for text in overrides)):
-        name = preset or fallback  # without any text, the demo trains on what is on this disk
-        if name and name not in PRESETS:
-            raise UsageError(f"--preset {name}: no such preset. Presets: {', '.join(PRESETS)}")
-        if name:
-            layers.add(PRESETS[name](), f"preset {name}")
-    for file in files:
-        layers.add(read_config_file(Path(file)), file)
-    if corpus:
-        layers.add({"data.sources": corpus}, "the command line")
-    if out is not None:
-        layers.add({"run.out": str(out)}, "--out")
-    for text in overrides:
-        key, value = parse_override(text)
-        layers.add({key: value}, text)
-    return layers

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
-from headrace.data.cache.build import Progress as BuildState
-from headrace.data.cache.cache import Cache
+from headrace.activity import Activity, ignore
 from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.units import human_bytes, human_count, human_percent, human_time
+
+if TYPE_CHECKING:  # these import numpy, and the first word on the screen comes before that
+    from headrace.data.cache.build import Progress as BuildState
+    from headrace.data.cache.cache import Cache
 
 PLAIN_SECONDS = 2.0
 NOTICED = {
@@ -55,6 +69,9 @@ class BuildDisplay:
             self._first_bytes = state.done_bytes
         self._state = state
 
+    def begin(self, doing: str) -> None:
+        """Show what begins now."""
+
     @property
     def bytes_per_second(self) -> float:
         done = self._state.done_bytes - self._first_bytes if self._state else 0
@@ -75,13 +92,15 @@ class _Bar(BuildDisplay):
     def __init__(self, progress: Progress) -> None:
         super().__init__()
         self._progress = progress
-        self._task = progress.add_task("Reading the corpus", total=None, tokens="", rate="")
+        self._task = progress.add_task("starting", total=None, tokens="", rate="")
+
+    def begin(self, doing: str) -> None:
+        self._progress.update(self._task, description=doing[:1].upper() + doing[1:])
 
     def update(self, state: BuildState) -> None:
         super().update(state)
         self._progress.update(
             self._task,
-            description="Tokenising",
             total=state.total_bytes,
             completed=state.done_bytes,
             tokens=f"{human_count(state.num_tokens)} tokens",
@@ -93,6 +112,9 @@ class _Lines(BuildDisplay):
     def __init__(self) -> None:
         super().__init__()
         self._shown_s = time.monotonic()
+
+    def begin(self, doing: str) -> None:
+        err.print(doing, markup=False)
 
     def update(self, state: BuildState) -> None:
         super().update(state)
@@ -136,6 +158,38 @@ def spinner(message: str) -> Iterator[Callable[[str], None]]:
         return
     with err.status(message) as status:
         yield lambda text: status.update(f"{message}: {escape(text)}")
+
+
+@contextmanager
+def activities() -> Iterator[Activity]:
+    """Show what a command is doing: in a terminal one line with the time it has taken, elsewhere a line for each thing.
+
+    Of several processes that train together, only the first shows anything.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        yield ignore
+    elif not err.is_terminal:
+        yield lambda doing: err.print(doing, markup=False)
+    else:
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with Progress(*columns, console=err, transient=True) as progress:
+            task = progress.add_task("starting", total=None)
+
+            def show(doing: str) -> None:
+                progress.reset(task, description=doing)
+
+            yield show
+
+
+@contextmanager
+def loading(in_plain_lines: bool = True) -> Iterator[None]:
+    """Say that PyTorch is being imported, which takes seconds: the first word of the commands that need it."""
+    if "torch" in sys.modules or not (in_plain_lines or err.is_terminal):
+        yield
+        return
+    with activities() as activity:
+        activity("loading PyTorch")
+        yield
 
 
 def show_description(facts: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from headrace.errors import UsageError
 from headrace.run.config import ALIASES, SECTIONS, all_keys, nearest_hint
-from headrace.units import Size
+from headrace.sizes import Size
 
 _NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}

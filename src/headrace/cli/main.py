@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
-from pathlib import Path
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from headrace import __version__
-from headrace.cli import bench, display, machine, plan, report, scale, training, tune
-from headrace.cli.arguments import AsJson
-from headrace.cli.keys import describe_key
+from headrace.cli import display
 from headrace.cli.streams import lost_output, steady_streams
-from headrace.data.cache.cache import Cache
-from headrace.data.config import SOURCE_OPTIONS, DataConfig
-from headrace.data.corpus.sources import DocumentKind, InvalidUtf8, MalformedLines, as_sources, standard_library
-from headrace.data.explain.description import describe
-from headrace.data.order.packing import PackingName
-from headrace.data.order.split import Part
-from headrace.data.tokens.special_tokens import SpecialTokensInText
-from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, SPEC_HELP
-from headrace.distributed.group import is_joined
-from headrace.distributed.launch import end_with_starter
-from headrace.errors import EXIT_STOPPED, HeadraceError, UsageError
-from headrace.jobs.inspect import explain_step
-from headrace.jobs.prepare import prepare as prepare_corpus
+from headrace.distributed.launch import end_with_starter, is_joined
+from headrace.errors import EXIT_STOPPED, HeadraceError
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
-from headrace.run.config import Layers
-from headrace.run.config_files import is_override, parse_override
 
-PREPARE_KEYS = ("tokenizer", "special_tokens_in_text", "cache_dir", "memory_budget", *SOURCE_OPTIONS)
+
+@dataclass(frozen=True)
+class Command:
+    """A command as `headrace --help` lists it, and where the rest of it is: that is imported when it is asked for."""
+
+    help: str
+    module: str
+    is_heavy: bool = False
+    """Whether its module imports PyTorch, which takes so long that it is said first."""
+    is_long: bool = False
+    """Whether it works for a while, so that it says what it does in plain lines too, and not only in a terminal."""
+
+
+COMMANDS = {
+    "prepare": Command("Tokenise a corpus into a cache.", "corpus"),
+    "inspect": Command("Show what a cache holds, check it, or explain a batch.", "corpus"),
+    "train": Command("Train a model.", "train"),
+    "generate": Command("Write text with a trained model.", "generate", is_heavy=True),
+    "config": Command("Show the resolved configuration, or what a key means.", "config", is_heavy=True),
+    "machine": Command("Show this machine and its measured peaks.", "machine", is_heavy=True, is_long=True),
+    "plan": Command("Predict what a run will cost, or propose one for a time.", "plan", is_heavy=True, is_long=True),
+    "tune": Command("Measure what would make a run faster.", "tune", is_heavy=True, is_long=True),
+    "scale": Command("Measure an update on 1 to all cores.", "scale", is_heavy=True, is_long=True),
+    "report": Command("Write a page on a run: where time and memory went.", "report", is_heavy=True),
+    "bench": Command("Compare headrace with its peers, as ratios.", "bench", is_heavy=True, is_long=True),
+}
+
+
+class LazyCommands(TyperGroup):
+    """The commands of the table: listed from it, and imported one at a time, when it is that one's turn."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name in COMMANDS:
+            is_announced = COMMANDS[name].is_heavy and not set(args) & set(ctx.help_option_names)
+            with display.loading(in_plain_lines=COMMANDS[name].is_long) if is_announced else nullcontext():
+                self.commands[name] = load_command(name)
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="headrace",
+    cls=LazyCommands,
     help="Pretrain small language models on the machine you have.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 stopped by a signal after saving.",
     no_args_is_help=True,
@@ -44,6 +70,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _placeholder() -> None:
+    """Stand in the list of commands for one that has not been imported."""
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=_command.help)(_placeholder)
+
+
+def load_command(name: str) -> Any:
+    """Import a command of the table, with all its options."""
+    module = import_module(f"headrace.cli.commands.{COMMANDS[name].module}")
+    whole = getattr(module, "app", None)
+    if whole is None:
+        whole = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        whole.command(name)(getattr(module, name))
+    command = typer.main.get_command(whole)
+    command.name = name
+    return command
 
 
 class Stopped(BaseException):
@@ -62,151 +108,6 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None: ...
-
-
-def _key(name: str) -> Any:
-    """Return the option of a key of the `data` section; its help is the key's meaning."""
-    return typer.Option(help=describe_key(f"data.{name}").meaning, show_default=False)
-
-
-@app.command()
-def prepare(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CORPUS...] [KEY=VALUE...]",
-            help="Files, folders or globs of text. Default: the Python standard library on this disk.",
-        ),
-    ] = None,
-    tokenizer: Annotated[str, typer.Option(help=f"The tokenizer: {SPEC_HELP}.")] = DEFAULT_TOKENIZER,
-    special_tokens_in_text: Annotated[SpecialTokensInText | None, _key("special_tokens_in_text")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The cache folder to write. Default: one in the user's cache.")
-    ] = None,
-    document: Annotated[DocumentKind | None, _key("document")] = None,
-    delimiter: Annotated[str | None, _key("delimiter")] = None,
-    text_field: Annotated[str | None, _key("text_field")] = None,
-    invalid_utf8: Annotated[InvalidUtf8 | None, _key("invalid_utf8")] = None,
-    malformed_lines: Annotated[MalformedLines | None, _key("malformed_lines")] = None,
-    max_expansion: Annotated[int | None, _key("max_expansion")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads that tokenise. Default: one per core.")] = None,
-    memory_budget: Annotated[
-        str | None, typer.Option(help="Memory for tokenising, such as 256MiB. Default: 1GiB.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Tokenise a corpus into a cache. Run it again after a change or an interruption: only new text is tokenised.
-
-    The keys of `headrace train` about text, tokenizer and cache can be given here too, as data.KEY=VALUE; they go over
-    the options. `headrace config data.KEY` explains a key.
-    """
-    options = {
-        "tokenizer": tokenizer,
-        "special_tokens_in_text": special_tokens_in_text,
-        "cache_dir": str(out or ""),
-        "document": document,
-        "delimiter": delimiter,
-        "text_field": text_field,
-        "invalid_utf8": invalid_utf8,
-        "malformed_lines": malformed_lines,
-        "max_expansion": max_expansion,
-        "memory_budget": memory_budget,
-    }
-    paths, data = _data_config(paths or [], {name: value for name, value in options.items() if value is not None})
-    with display.build_progress() as show:
-        summary = prepare_corpus(
-            data.apply_options(as_sources(paths or standard_library())),
-            data.tokenizer,
-            data.cache_dir or None,
-            special_tokens_in_text=data.special_tokens_in_text,
-            num_workers=workers,
-            memory_budget=data.memory_budget,
-            on_progress=show.update,
-        )
-    summary["build"] = show.summary()
-    display.show_description(summary)
-    _finish(summary, as_json)
-
-
-@app.command()
-def inspect(
-    cache_path: Annotated[Path, typer.Argument(metavar="CACHE", help="The folder of a token cache.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Compare every byte with its checksum.")] = False,
-    step: Annotated[
-        int | None, typer.Option(min=0, help="Show which documents the batch of this step is made of.")
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="With --step: the batch size of the run.")] = 8,
-    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 256,
-    seed: Annotated[int, typer.Option(help="With --step: the seed of the run.")] = 0,
-    shuffle: Annotated[bool, typer.Option(help="With --step: whether the run shuffles.")] = True,
-    packing: Annotated[PackingName, typer.Option(help=describe_key("data.packing").meaning)] = "stream",
-    split: Annotated[Part, typer.Option(help="With --step: the part of the corpus that the batch is from.")] = "all",
-    validation_fraction: Annotated[
-        float, typer.Option(help="With --step: the share that the run keeps for validation.")
-    ] = 0.0,
-    weights: Annotated[str, typer.Option(help="With --step: weights of the sources, such as 0.7,0.3.")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Show what a token cache holds. Or check it (--verify), or explain a batch made from it (--step N)."""
-    cache = Cache.open(cache_path)
-    result: dict[str, Any] = {"cache": str(cache_path)}
-    if verify:
-        with display.spinner(f"Checking {len(cache.unique_shards())} shards"):
-            problems = cache.verify()
-        result["verified"] = not problems
-        result["problems"] = problems
-        display.show_verification(cache, problems)
-    if step is not None:
-        options: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed}
-        options |= {"shuffle": shuffle, "packing": packing, "split": split, "validation_fraction": validation_fraction}
-        options["weights"] = _parse_weights(weights)
-        result["step"] = step
-        result["rows"] = explain_step(cache, step, **options)
-        display.show_rows(step, result["rows"])
-    if not verify and step is None:
-        result = describe(cache, sequence_length, packing)
-        display.show_description(result)
-    _finish(result, as_json)
-    if result.get("problems"):
-        raise typer.Exit(1)
-
-
-app.command()(training.train)
-app.command()(training.generate)
-app.command()(training.config)
-app.command()(machine.machine)
-app.command()(plan.plan)
-app.command()(tune.tune)
-app.command()(scale.scale)
-app.command()(report.report)
-app.add_typer(bench.app, name="bench")
-
-
-def _data_config(arguments: list[str], options: dict[str, Any]) -> tuple[list[str], DataConfig]:
-    """Split the arguments of `prepare` into paths and data.KEY=VALUE, and return the latter on top of the options."""
-    given = Layers()
-    for text in filter(is_override, arguments):
-        key, value = parse_override(text)
-        given.add({key: value}, text)
-    for key in given.values:
-        if key.removeprefix("data.") not in PREPARE_KEYS:
-            raise UsageError(f"{key}: prepare does not use this key. It takes data.{', data.'.join(PREPARE_KEYS)}")
-    for name, value in options.items():
-        if f"data.{name}" not in given.values:
-            given.add({f"data.{name}": value}, f"--{name.replace('_', '-')}")
-    return [text for text in arguments if not is_override(text)], given.build().data
-
-
-def _parse_weights(text: str) -> list[float] | None:
-    try:
-        return [float(part) for part in text.split(",")] if text else None
-    except ValueError:
-        raise UsageError(f"--weights {text!r}: write numbers with commas between them, such as 0.7,0.3") from None
-
-
-def _finish(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(result))
 
 
 def _stop() -> NoReturn:

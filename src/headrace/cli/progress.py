@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -60,6 +59,19 @@ def corpus_line(facts: dict[str, Any]) -> str:
     return f"corpus: {', '.join(parts)}; tokenizer {facts['tokenizer']} of {facts['vocab_size']:,} tokens"
 
 
+class _Doing:
+    """A line that says what is being done, and for how long; each time it is drawn it says how long by then."""
+
+    def __init__(self) -> None:
+        self.begin("starting")
+
+    def begin(self, doing: str) -> None:
+        self._doing, self._began_s = doing, time.monotonic()
+
+    def __rich__(self) -> Text:
+        return Text(f"{self._doing} ({human_time(time.monotonic() - self._began_s)})", style="dim")
+
+
 class TrainingDisplay:
     """The display of a run while it trains: a live screen in a terminal, else a line every few seconds."""
 
@@ -71,24 +83,37 @@ class TrainingDisplay:
         self._validation = _validation(pretraining.run.validation_loss, pretraining.run.validation_bits_per_byte)
         self._num_warned = 0
         self._has_shown_all = False
-        self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
+        self._is_way_shown = pretraining.choice.is_final
+        self._doing = _Doing()
+        self._live = Live(self._doing, console=err, refresh_per_second=2, transient=True) if err.is_terminal else None
 
     def __enter__(self) -> TrainingDisplay:
-        config = self._pretraining.config
-        counts = self._pretraining.counts
-        err.print(
-            f"{config.model.arch}: {human_count(counts.num_parameters)} parameters, micro-batch"
-            f" {config.training.micro_batch_size} of {config.training.batch_size}, {config.training.precision},"
-            f" {config.training.threads} threads, peak {self._pretraining.peak_flops / 1e9:.0f} GFLOP/s;"
-            f" {escape(str(self._pretraining.folder.path))}"
-        )
+        pretraining = self._pretraining
+        size, arch = human_count(pretraining.counts.num_parameters), pretraining.config.model.arch
+        way = self._way() if pretraining.choice.is_final else "how to compute steps is chosen during the first ones"
+        err.print(f"{arch}: {size} parameters, {way}; {pretraining.folder.path}", markup=False)
         show_notices(self._pretraining.tokenizer.notices, err)
         self._show_corpus()
         for notice in self._pretraining.notices:
             err.print(notice, markup=False)
         if self._live is not None:
             self._live.__enter__()
+        pretraining.activity = self.begin
         return self
+
+    def begin(self, doing: str) -> None:
+        """Show what begins now: in a terminal and before the first step always, else where nothing was shown lately."""
+        if self._live is not None:
+            self._doing.begin(doing)
+        elif not self._shown_s or time.monotonic() - self._shown_s > LINE_SECONDS:
+            err.print(doing, markup=False)
+
+    def _way(self) -> str:
+        """Describe how steps are computed, with the peak that they are compared with once it is known."""
+        peak_flops = self._pretraining.peak_flops
+        peak = f", peak {peak_flops / 1e9:.0f} GFLOP/s" if peak_flops else ""
+        batch_size = self._pretraining.config.training.batch_size
+        return f"batches of {batch_size}, {self._pretraining.execution.describe()}{peak}"
 
     def _show_corpus(self) -> None:
         """Print what the run trains on: before the first step, and again when the whole corpus is tokenised."""
@@ -106,6 +131,9 @@ class TrainingDisplay:
     def update(self, info: StepInfo) -> None:
         if not self._has_shown_all and self._pretraining.loader.cache.is_complete:
             self._show_corpus()
+        if not self._is_way_shown and self._pretraining.choice.is_final:
+            self._is_way_shown = True
+            err.print(f"chosen, from step {info.step + 1:,} on: {self._way()}", markup=False)
         if not info.is_skipped:
             self._losses.append(info.loss)
         for warning in self._pretraining.run.warnings[self._num_warned :]:
@@ -119,6 +147,7 @@ class TrainingDisplay:
             self._validation = _validation(found.loss, found.bits_per_byte, f", {on}")
         self._sample = info.sample or self._sample
         now = time.monotonic()
+        self._doing.begin("computing steps")
         if self._live is not None:
             if now - self._shown_s > 0.2 or info.is_last:
                 self._shown_s = now
@@ -159,7 +188,7 @@ class TrainingDisplay:
         table.add_row(Text("memory", style="dim"), human_bytes(memory_bytes()), "")
         shares = [share for share in break_down(self._pretraining.run.seconds) if share.percent >= LEAST_SHARE_PERCENT]
         table.add_row(Text("time", style="dim"), ", ".join(f"{s.stage} {s.percent:.0f}%" for s in shares), "")
-        parts: list[Any] = [ProgressBar(total=1.0, completed=info.progress), table]
+        parts: list[Any] = [ProgressBar(total=1.0, completed=info.progress), table, self._doing]
         if self._sample:
             parts.append(Panel(Text(self._sample[:600]), title="newest sample", border_style="dim"))
         return Group(*parts)

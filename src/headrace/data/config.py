@@ -10,7 +10,7 @@ from headrace.data.corpus.sources import Source, SourceOptions
 from headrace.data.order.packing import PackingName
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.errors import UsageError
-from headrace.units import Size
+from headrace.sizes import Size
 
 MAX_PREFETCH_BATCHES = 1 << 16
 SOURCE_OPTIONS = tuple(SourceOptions.model_fields)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from headrace.activity import Activity, ignore
 from headrace.data.arguments import check_arguments, queue_limit, whole
 from headrace.data.batch import Batch, row_bytes
 from headrace.data.batch_order import BatchOrder
@@ -70,6 +71,7 @@ class Loader:
         transform: Transform | None = None,
         tokenizer: str | Tokenizer = DEFAULT_TOKENIZER,
         cache_dir: str | Path | None = None,
+        activity: Activity = ignore,
     ) -> None:
         options = LoaderOptions.checked(
             num_workers=whole(num_workers),
@@ -86,7 +88,7 @@ class Loader:
         check_arguments(batch_size, sequence_length, rank, world_size)
         if weights is not None and isinstance(cache_or_sources, (list, tuple)):
             cache_or_sources = as_sources(cache_or_sources, apart=True)  # one source per path: each has a weight
-        self.cache, self._builder = open_or_build(cache_or_sources, tokenizer, cache_dir, options)
+        self.cache, self._builder = open_or_build(cache_or_sources, tokenizer, cache_dir, options, activity)
         self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
         self.rank, self.world_size = rank, world_size
         self.row_bytes = row_bytes(sequence_length, self.cache.dtype, packing == "document")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headrace.activity import Activity, ignore
 from headrace.data.cache.build import Builder, Progress, check_memory_budget
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import default_cache_dir, open_or_create
@@ -16,7 +17,7 @@ from headrace.data.corpus.sources import as_sources
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
 from headrace.errors import UsageError
-from headrace.units import parse_size
+from headrace.sizes import parse_size
 
 REPORT_SECONDS = 0.1
 
@@ -30,6 +31,7 @@ def prepare(
     num_workers: int | None = None,
     memory_budget: int | str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    activity: Activity = ignore,
 ) -> Cache:
     """Tokenise a corpus into a cache, as fast as the machine can, in bounded memory.
 
@@ -37,14 +39,16 @@ def prepare(
 
     Running it again does only what is new: a finished corpus costs nothing, a killed build continues where it was, one
     more file is one file's work. Special tokens that are spelled out in the text, such as <|endoftext|>, are ordinary
-    text, or with `special_tokens_in_text="special"` the special tokens themselves.
+    text, or with `special_tokens_in_text="special"` the special tokens themselves. `activity` is called with what
+    begins: reading the corpus, training the tokenizer, tokenising.
     """
     try:
         budget = parse_size(memory_budget)
     except ValueError as problem:
         raise UsageError(f"memory_budget: {problem}") from None
     check_memory_budget(budget)
-    cache = open_cache(paths, tokenizer, out, special_tokens_in_text)
+    cache = open_cache(paths, tokenizer, out, special_tokens_in_text, activity)
+    activity("tokenising")
     with Builder(cache, num_workers, budget) as builder:
         if on_progress is not None:
             on_progress(builder.progress)
@@ -63,15 +67,20 @@ def open_cache(
     tokenizer: str | Tokenizer,
     out: str | os.PathLike[str] | None,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
+    activity: Activity = ignore,
 ) -> Cache:
     """Open the cache of a corpus, or create an empty one. A tokenizer that must be learned is learned here."""
     sources = as_sources(paths)
     path = default_cache_dir(sources, tokenizer, special_tokens_in_text) if out is None else Path(out)
-    return open_or_create(sources, tokenizer, path, special_tokens_in_text)
+    return open_or_create(sources, tokenizer, path, special_tokens_in_text, activity)
 
 
 def open_or_build(
-    given: Any, tokenizer: str | Tokenizer, cache_dir: str | Path | None, options: LoaderOptions
+    given: Any,
+    tokenizer: str | Tokenizer,
+    cache_dir: str | Path | None,
+    options: LoaderOptions,
+    activity: Activity = ignore,
 ) -> tuple[Cache, Builder | None]:
     """Return a finished cache; or the cache of the given text, and the builder that fills it while it is used."""
     if isinstance(given, Cache):
@@ -79,7 +88,7 @@ def open_or_build(
     if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given)):
         return Cache.open(Path(given)), None
     check_memory_budget(options.memory_budget)
-    cache = open_cache(given, tokenizer, cache_dir, options.special_tokens_in_text)
+    cache = open_cache(given, tokenizer, cache_dir, options.special_tokens_in_text, activity)
     return cache, Builder(cache, max(options.num_workers, 1), options.memory_budget, in_background=True)
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from headrace.distributed.cores import core_group, share_of_cores, stay_on, usable_cores
-from headrace.distributed.launch import PINNED, STORE
+from headrace.distributed.launch import PINNED, STORE, is_joined
 from headrace.errors import TrainingError
 
 Value = TypeVar("Value")
@@ -186,11 +186,6 @@ class Joined(Group):
             if host == _host() and _has_ended(int(pid))
         ]
         return ", ".join(gone) or "another rank (it hangs, or it is on another machine)"
-
-
-def is_joined() -> bool:
-    """Return whether this process was started as one of several, by `distributed/launch.py`, torchrun or the like."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 def join(timeout_s: float) -> Group:

@@ -15,8 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import psutil
-
 from headrace.errors import EXIT_STOPPED, TrainingError
 from headrace.machine.children import Child, when_orphaned
 from headrace.machine.signals import on_stop_signals
@@ -146,6 +144,11 @@ class Processes:
         }
 
 
+def is_joined() -> bool:
+    """Return whether this process was started as one of several, by `Processes`, torchrun or the like."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
 def end_with_starter() -> None:
     """Have this process, if `Processes` started it, stop as if by SIGTERM when the launcher is gone."""
     if WATCHED in os.environ:
@@ -159,6 +162,8 @@ def end_orphan() -> None:
 
 
 def _loopback_interface() -> str:
+    import psutil  # here, because every command imports this module
+
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):
             return str(name)

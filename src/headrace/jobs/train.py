@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.distributed.group import is_joined
+from headrace.distributed.launch import is_joined
 from headrace.instruments.processes import best_processes
 from headrace.run.agreement import check_batch_size
 from headrace.run.config import Config, Layers

@@ -32,13 +32,13 @@ def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[
     config = config.model_copy(deep=True)
     if config.run.processes != 1:
         raise UsageError(f"run.processes {config.run.processes}: tuning measures one process. Add run.processes=1.")
-    on_option("preparing the corpus")
     data = config.data
     cache = prepare(
         training_sources(config),
         tokenizer_spec(config),
         data.cache_dir or None,
         special_tokens_in_text=data.special_tokens_in_text,
+        activity=on_option,
     )
     complete_model(config, cache.tokenizer)
     began = time.perf_counter()

@@ -55,10 +55,10 @@ def measure(folder: Path, usable_threads: int, seconds: float = 0.3) -> Measurem
     busy_cores = psutil.cpu_percent(interval=seconds) / 100 * (os.cpu_count() or 1)
     rates: dict[str, dict[int, float]] = {name: {} for name in PRECISIONS}
     for threads in thread_counts(usable_threads):
-        with _torch_threads(threads):
+        with torch_threads(threads):
             for name, dtype in PRECISIONS.items():
                 rates[name][threads] = measure_peak_flops(dtype, seconds)
-    with _torch_threads(usable_threads):
+    with torch_threads(usable_threads):
         bandwidth = measure_memory_bandwidth(seconds)
     fresh_memory_rate = measure_fresh_memory_rate()
     taken_percent = ProcessorTime.now().taken_percent_since(began)
@@ -128,7 +128,8 @@ def measure_fresh_memory_rate() -> float:
 
 
 @contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
+    """Compute with this number of threads inside a `with`, and with as many as before after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -36,6 +36,8 @@ class RunConfig(BaseModel):
     """ddp: every process has the whole model. fsdp: each has its piece of the model and of the optimizer's state."""
     timeout_seconds: float = Field(default=300, gt=0, le=10_000_000)
     """Seconds that a process waits for the others before it gives up."""
+    measure_again: bool = False
+    """Choose again how to compute steps, even if a choice for this machine and model is remembered."""
     tensorboard: bool = False
     """Write TensorBoard event files too (needs the extra `tensorboard`)."""
 
@@ -49,6 +51,12 @@ class Config(BaseModel):
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     run: RunConfig = Field(default_factory=RunConfig)
+
+
+class _DataOnly(BaseModel):
+    """The `data` section of a configuration by itself."""
+
+    data: DataConfig = Field(default_factory=DataConfig)
 
 
 # Names that people know from elsewhere.
@@ -81,14 +89,25 @@ class Layers:
 
     def build(self) -> Config:
         """Validate everything at once; the first problem is an error that names key, value, place and nearest key."""
+        try:
+            return Config.model_validate(self._sections())
+        except ValidationError as problem:
+            raise UsageError(self._complaint(problem)) from None
+
+    def build_data(self) -> DataConfig:
+        """Validate the `data` section alone: a whole configuration has a model, whose architecture imports torch."""
+        try:
+            return _DataOnly.model_validate(self._sections()).data
+        except ValidationError as problem:
+            raise UsageError(self._complaint(problem)) from None
+
+    def _sections(self) -> dict[str, dict[str, Any]]:
+        """Return the values of each section by name."""
         nested: dict[str, dict[str, Any]] = {}
         for key, value in self.values.items():
             section, _, name = key.partition(".")
             nested.setdefault(section, {})[name] = value
-        try:
-            return Config.model_validate(nested)
-        except ValidationError as problem:
-            raise UsageError(self._complaint(problem)) from None
+        return nested
 
     def _complaint(self, problem: ValidationError) -> str:
         first = problem.errors()[0]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import VALIDATION
 from headrace.data.corpus.sources import Source, as_sources, standard_library
@@ -52,7 +53,7 @@ def expected_vocabulary(spec: str) -> int:
     return 257 if spec in ("byte", "char") else 32_000
 
 
-def prepare_corpus(config: Config, group: Group) -> None:
+def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) -> None:
     """Tokenise the whole corpus, before several processes train on it.
 
     All machines tokenise their shares at the same time; then rank 0 completes the cache, and then every other machine
@@ -69,14 +70,14 @@ def prepare_corpus(config: Config, group: Group) -> None:
             prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
         group.wait_for_all("waiting for each machine to prepare its share of the corpus")
     if group.is_main:
-        prepare(sources, tokenizer, folder, special_tokens_in_text=special)
+        prepare(sources, tokenizer, folder, special_tokens_in_text=special, activity=activity)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
         prepare(sources, tokenizer, folder, special_tokens_in_text=special)
     group.wait_for_all("waiting for each machine to prepare the corpus")
 
 
-def open_training(config: Config, rank: int = 0, world_size: int = 1) -> Loader:
+def open_training(config: Config, rank: int = 0, world_size: int = 1, activity: Activity = ignore) -> Loader:
     """Open a loader of the training text, which gives this rank its rows of every batch."""
     return Loader(
         training_sources(config),
@@ -84,6 +85,7 @@ def open_training(config: Config, rank: int = 0, world_size: int = 1) -> Loader:
         world_size=world_size,
         split="train" if _is_split(config) else "all",
         tokenizer=tokenizer_spec(config),
+        activity=activity,
         **_common(config),
     )
 

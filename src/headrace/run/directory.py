@@ -2,6 +2,7 @@
 
 config.json         the resolved configuration (run/config.py)
 environment.json    versions, machine, measured peak, how steps are computed (run/records/environment.py)
+executions.json     how the first steps were computed while that was being chosen (run/execution/log.py)
 metrics.jsonl       one object per step (run/records/step.py)
 samples.txt         sampled text before training and at each evaluation
 corpus.json         tokenisation and chunking statistics (data/explain/description.py; read by run/records/corpus.py)

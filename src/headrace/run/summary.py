@@ -31,8 +31,10 @@ def recall(run: Run, position: Position, history: History) -> None:
 class Tally:
     """Sums over the steps since a run was started or resumed, from which its summary is kept up to date."""
 
-    def __init__(self, run: Run, flops_per_token: float, peak_flops: float) -> None:
-        self._run, self._flops_per_token, self._peak_flops = run, flops_per_token, peak_flops
+    def __init__(self, run: Run, flops_per_token: float) -> None:
+        self._run, self._flops_per_token = run, flops_per_token
+        self.peak_flops = 0.0
+        """Measured peak of all processes; 0 while it is not known."""
         self._tokens_before, self._seconds_before = run.tokens, run.train_seconds
         self._seconds: dict[str, float] = {
             stage: 0.0 for stage in (*UPDATING, *PAUSES) if stage is not Stage.AGGREGATION
@@ -55,7 +57,7 @@ class Tally:
         tokens = info.tokens - self._tokens_before
         working_s = sum(seconds.get(stage, 0.0) for stage in UPDATING)
         run.tokens_per_second = speed.tokens_per_second(tokens, info.elapsed_s - self._seconds_before)
-        run.percent_of_peak = speed.percent_of_peak(tokens * self._flops_per_token, working_s, self._peak_flops)
+        run.percent_of_peak = speed.percent_of_peak(tokens * self._flops_per_token, working_s, self.peak_flops)
         run.data_wait_percent = speed.median(self._wait_percents)
         run.seconds = seconds
         run.last_sample = info.sample or run.last_sample

@@ -6,9 +6,8 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 
@@ -23,27 +22,107 @@ from headrace.models.counts import FLOAT_BYTES
 from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES, probabilities_per_token
 from headrace.models.linear import has_onednn
 from headrace.models.network import Network
+from headrace.training.comparing import CHOOSING_SECONDS, NUM_ROUNDS, Measurements, answer, compare
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.step import accumulate
 
-Choice = TypeVar("Choice", bound=Hashable)
 PROBE_TOKENS = 2048
 """Tokens of one measurement: enough for matrix products to run at full rate."""
 # Limits of a micro-batch on a CPU. Larger ones are faster by 4% at best (docs/LOG.md), and trying them would take most
 # of the memory of a run.
 FEWEST_TOKENS, MOST_TOKENS = 256, 4096
-NUM_ROUNDS = 3
-CHOOSING_SECONDS = 15.0
-"""Time after which one round for each choice is enough: where passes are this slow, noise is small beside them."""
 LONGEST_PRODUCTS = 2048
 """Longest sequence on which attention by batched products is tried: beyond, its memory grows and the gain is gone."""
 PRODUCTS_SHARE = 0.03
 """Share of a memory limit that the probabilities of one sequence may take."""
 MARGIN = 0.95
 """Share of the memory limit that may be planned with; the rest is for what no measurement foresees."""
-WORTHWHILE = 0.97
-"""Share of the best time so far that a later choice must stay below: the rest is noise, and the earlier is plainer."""
+
+
+class Search:
+    """The search for the fastest way to compute a step that stays below a memory limit.
+
+    It asks for one measurement at a time, so that whoever answers may take them where it likes: on a batch before
+    training (`choose_execution`), or on the micro-batches of the first steps (training/choosing.py).
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        training: TrainingConfig,
+        memory_limit: int | None = None,
+        reserve: Callable[[], int] = lambda: 0,
+        num_processes: int = 1,
+        seconds: float = CHOOSING_SECONDS,
+    ) -> None:
+        """`reserve` returns the bytes that will be needed beside passes (the optimizer's state) and are not there yet.
+
+        `num_processes`: how many share the rows of a batch. `seconds`: after these, one round per choice is enough.
+        """
+        self._model, self._training, self._limit = model, training, memory_limit
+        self._reserve, self._seconds = reserve, seconds
+        num_rows = training.batch_size // num_processes
+        self._probe_size = default_micro_batch(num_rows, training.sequence_length)
+        self.best = _plainest(training, num_rows, self._probe_size, memory_limit)
+        """The fastest way that is known so far."""
+        self._sizes = [] if training.micro_batch_size else candidate_sizes(num_rows, training.sequence_length)
+
+    @property
+    def ways(self) -> list[Execution]:
+        """The ways that are compared, as far as they are known before anything is measured."""
+        ways = _alternatives(self.best, self._training, self._model, self._limit)
+        return ways + [replace(self.best, micro_batch_size=size) for size in self._sizes]
+
+    def measurements(self) -> Measurements[Execution, None]:
+        """Yield the ways to measure, each when the one before it has been answered with its seconds per sequence."""
+        training, limit = self._training, self._limit
+        if limit is not None and not training.micro_batch_size:
+            release_freed_memory()
+            yield self.best
+            if self._needed_bytes() > limit:
+                self.best = replace(self.best, gradient_checkpointing=True)
+                release_freed_memory()
+        if not training.threads and self.best.threads > 1:
+            self.best = replace(self.best, threads=(yield from _choose_threads(self.best, self._seconds)))
+        size = self.best.micro_batch_size
+        probe = replace(self.best, micro_batch_size=min(size, self._probe_size))
+        yield from self._compare(_alternatives(probe, training, self._model, limit))
+        self.best = replace(self.best, micro_batch_size=size)
+        if self._sizes:
+            sizes = self._sizes if limit is None else (yield from self._sizes_within(limit))
+            yield from self._compare([replace(self.best, micro_batch_size=size) for size in sizes])
+        if training.compile and has_compiler():
+            yield from self._compare([self.best, replace(self.best, compile=True, matmul="default", attention="fused")])
+        release_freed_memory()
+
+    def _compare(self, ways: list[Execution]) -> Measurements[Execution, None]:
+        """Make the fastest of some ways the best one, and on the way there the fastest so far."""
+
+        def note(way: Execution) -> None:
+            self.best = way
+
+        self.best = yield from compare(ways, seconds=self._seconds, note=note)
+
+    def _sizes_within(self, limit: int) -> Measurements[Execution, list[int]]:
+        """Return the sizes that stay below the memory limit, extrapolated from one and two sequences at a time."""
+        release_freed_memory()
+        yield replace(self.best, micro_batch_size=1)
+        at_one = self._needed_bytes()
+        if at_one > limit:
+            raise TrainingError(
+                f"training.memory_budget, or what is free without one: even one sequence at a time with gradient"
+                f" checkpointing needs {(at_one - limit) / 2**20:.0f} MiB more. Raise training.memory_budget, or choose"
+                " a smaller model.d_model, model.num_layers or training.sequence_length."
+            )
+        yield replace(self.best, micro_batch_size=2)
+        per_sequence = self._needed_bytes() - at_one
+        most = MARGIN * (limit - self._reserve()) + self._reserve()
+        return [size for size in self._sizes if at_one + (size - 1) * per_sequence <= most] or [1]
+
+    def _needed_bytes(self) -> int:
+        """Return the memory that the process has, with what is still to come; the first update does not change it."""
+        return memory_bytes() + self._reserve()
 
 
 def choose_execution(
@@ -55,39 +134,19 @@ def choose_execution(
     num_processes: int = 1,
     seconds: float = CHOOSING_SECONDS,
 ) -> Execution:
-    """Return the fastest way to compute a step of this batch that stays below the memory limit.
+    """Return the fastest way to compute a step of this batch that stays below the memory limit, measured at once.
 
-    `reserve`: bytes that will be needed beside forward and backward passes (the optimizer's state).
-    `num_processes`: how many share the rows of a batch. `seconds`: after these, one round for each choice is enough.
+    The other arguments are those of `Search`.
     """
-    num_rows = training.batch_size // num_processes
-    probe_size = default_micro_batch(num_rows, training.sequence_length)
-    plain = _plainest(training, num_rows, probe_size, memory_limit)
+    search = Search(network.config, training, memory_limit, lambda: reserve, num_processes, seconds)
+    answer(search.measurements(), measure_on(network, batch))
+    return search.best
+
+
+def measure_on(network: Network, batch: Batch) -> Callable[[Execution], float]:
+    """Return a function that measures the seconds per sequence of an execution on the rows of one batch."""
     replica = Replica(network)
-
-    def measure(execution: Execution) -> float:
-        return _time(replica, batch, execution)
-
-    if memory_limit is not None and not training.micro_batch_size:
-        release_freed_memory()
-        measure(plain)
-        if memory_bytes() + reserve > memory_limit:
-            plain = replace(plain, gradient_checkpointing=True)
-            release_freed_memory()
-    if not training.threads and plain.threads > 1:
-        plain = replace(plain, threads=_choose_threads(plain, measure, seconds))
-    probe = replace(plain, micro_batch_size=min(plain.micro_batch_size, probe_size))
-    best = fastest(_alternatives(probe, training, network.config, memory_limit), measure, seconds=seconds)
-    best = replace(best, micro_batch_size=plain.micro_batch_size)
-    if not training.micro_batch_size:
-        sizes = candidate_sizes(num_rows, training.sequence_length)
-        if memory_limit is not None:
-            sizes = _sizes_within(sizes, best, measure, memory_limit - reserve)
-        best = fastest([replace(best, micro_batch_size=size) for size in sizes], measure, seconds=seconds)
-    if training.compile and has_compiler():
-        best = fastest([best, replace(best, compile=True, matmul="default", attention="fused")], measure)
-    release_freed_memory()
-    return best
+    return lambda execution: _time(replica, batch, execution)
 
 
 def _plainest(training: TrainingConfig, num_rows: int, probe_size: int, memory_limit: int | None) -> Execution:
@@ -107,41 +166,25 @@ def _plainest(training: TrainingConfig, num_rows: int, probe_size: int, memory_l
     )
 
 
-def fastest(
-    choices: list[Choice],
-    measure: Callable[[Choice], float],
-    num_rounds: int = NUM_ROUNDS,
-    seconds: float = CHOOSING_SECONDS,
-) -> Choice:
-    """Return the choice with the shortest time; a later one wins only by a clear margin over the best so far.
-
-    Choices take turns, and the least time of each counts, because noise only ever adds.
-    """
-    if len(choices) == 1:
-        return choices[0]
-    for choice in choices:
-        measure(choice)  # the first time pays for fresh memory
-    times = {choice: min(measured) for choice, measured in _rounds(choices, measure, num_rounds, seconds).items()}
-    best = choices[0]
-    for choice in choices[1:]:
-        if times[choice] < WORTHWHILE * times[best]:
-            best = choice
-    return best
-
-
-def _choose_threads(plain: Execution, measure: Callable[[Execution], float], seconds: float) -> int:
+def _choose_threads(plain: Execution, seconds: float) -> Measurements[Execution, int]:
     """Return the number of threads: all, or fewer where other programs use the processor and fewer are faster.
 
     Threads wait for the slowest of them at every operation, so one that another program displaces delays all. The
     median time counts here, not the least: the other programs will still be there during training.
     """
-    measure(plain)  # the first time pays for fresh memory
+    yield plain  # the first time pays for fresh memory
     began = ProcessorTime.now()
-    measure(plain)
+    yield plain
     if not is_disturbed(ProcessorTime.now().taken_percent_since(began)):
         return plain.threads
     ways = [replace(plain, threads=plain.threads >> halvings) for halvings in range(plain.threads.bit_length())]
-    times = _rounds(ways, measure, NUM_ROUNDS, seconds)
+    times: dict[Execution, list[float]] = {way: [] for way in ways}
+    start = time.perf_counter()
+    for _ in range(NUM_ROUNDS):
+        for way in ways:
+            times[way].append((yield way))
+        if time.perf_counter() - start > seconds:
+            break
     return min(ways, key=lambda way: statistics.median(times[way])).threads
 
 
@@ -175,20 +218,6 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def _rounds(
-    choices: list[Choice], measure: Callable[[Choice], float], num_rounds: int, seconds: float
-) -> dict[Choice, list[float]]:
-    """Measure the choices in turns; return the times of each."""
-    times: dict[Choice, list[float]] = {choice: [] for choice in choices}
-    began = time.perf_counter()
-    for _ in range(num_rounds):
-        for choice in choices:
-            times[choice].append(measure(choice))
-        if time.perf_counter() - began > seconds:
-            break
-    return times
-
-
 def _alternatives(
     plain: Execution, training: TrainingConfig, model: ModelConfig, memory_limit: int | None
 ) -> list[Execution]:
@@ -219,28 +248,19 @@ def has_compiler() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++") if name)
 
 
-def _sizes_within(
-    sizes: list[int], execution: Execution, measure: Callable[[Execution], float], limit: int
-) -> list[int]:
-    """Return the sizes that stay below the memory limit, extrapolated from micro-batches of one and two sequences."""
-    release_freed_memory()
-    measure(replace(execution, micro_batch_size=1))
-    at_one = memory_bytes()
-    if at_one > limit:
-        raise TrainingError(
-            f"training.memory_budget, or what is free without one: even one sequence at a time with gradient"
-            f" checkpointing needs {(at_one - limit) / 2**20:.0f} MiB more. Raise training.memory_budget, or choose"
-            " a smaller model.d_model, model.num_layers or training.max_length."
-        )
-    measure(replace(execution, micro_batch_size=2))
-    per_sequence = memory_bytes() - at_one
-    return [size for size in sizes if at_one + (size - 1) * per_sequence <= MARGIN * limit] or [1]
+def rows_to_measure(execution: Execution, num_rows: int, sequence_length: int) -> int:
+    """Return the rows of a batch that one measurement takes: whole micro-batches, near PROBE_TOKENS.
+
+    >>> rows_to_measure(Execution(2), 32, 1024), rows_to_measure(Execution(16), 16, 256)
+    (2, 16)
+    """
+    size = execution.micro_batch_size
+    return max(1, min(num_rows, -(-PROBE_TOKENS // sequence_length)) // size) * size
 
 
 def _time(replica: Replica, batch: Batch, execution: Execution) -> float:
     """Measure the seconds per sequence of forward and backward passes over at least PROBE_TOKENS."""
-    size = execution.micro_batch_size
-    rows = max(1, min(len(batch.inputs), -(-PROBE_TOKENS // batch.inputs.shape[1])) // size) * size
+    rows = rows_to_measure(execution, *batch.inputs.shape)
     part = batch.rows(slice(0, rows))
     execution.set_threads()
     began = time.perf_counter()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from headrace.units import Size
+from headrace.sizes import Size
 
 MAX_STEPS = 10**15
 MAX_UPDATE_TOKENS = 1 << 30

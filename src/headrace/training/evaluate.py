@@ -54,6 +54,13 @@ class Evaluator:
         self._has_memory = has_memory
         self._drawn: tuple[int, list[Sample]] = (-1, [])
 
+    def use(self, execution: Execution) -> None:
+        """Compute evaluations from now on as training steps are; micro-batches that were larger stay so."""
+        size = execution.micro_batch_size
+        if self._has_memory:
+            size = max(size, self._execution.micro_batch_size)
+        self._execution = replace(execution, compile=False, micro_batch_size=size)
+
     def count(self, max_tokens: int) -> int:
         """Return the number of tokens that are predicted in an evaluation on about `max_tokens` (0: all)."""
         return sum(sample.batch.num_tokens for sample in self._draw(max_tokens) if sample.batch is not None)

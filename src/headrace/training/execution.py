@@ -60,6 +60,19 @@ class Execution:
             if name in TrainingConfig.model_fields:
                 setattr(training, name, getattr(self, name))
 
+    def describe(self) -> str:
+        """Return the execution in a few words.
+
+        >>> Execution(8, "bfloat16", threads=2).describe()
+        'micro-batch 8, bfloat16, 2 thread(s)'
+        """
+        parts = [f"micro-batch {self.micro_batch_size}", self.precision]
+        parts += ["oneDNN"] if self.matmul == "onednn" else []
+        parts += ["attention by products"] if self.attention == "products" else []
+        parts += ["gradient checkpointing"] if self.gradient_checkpointing else []
+        parts += ["compiled"] if self.compile else []
+        return ", ".join([*parts, f"{self.threads} thread(s)"])
+
     @property
     def kernels(self) -> Kernels:
         """The part that the network needs."""

@@ -48,6 +48,16 @@ class StepSeconds:
     optimizer: float = 0.0
     """Clipping and the optimizer's update."""
 
+    def __add__(self, other: StepSeconds) -> StepSeconds:
+        """Return the seconds of two parts of an update together."""
+        waited = [part.aggregation for part in (self, other) if part.aggregation is not None]
+        return StepSeconds(
+            self.forward + other.forward,
+            self.backward + other.backward,
+            sum(waited) if waited else None,
+            self.optimizer + other.optimizer,
+        )
+
     def by_stage(self) -> dict[str, float]:
         """Return the seconds of the stages that were measured, by the stage's name."""
         return {stage: seconds for stage, seconds in vars(self).items() if seconds is not None}
@@ -64,15 +74,30 @@ class StepResult:
     seconds: StepSeconds
 
 
+class Choosing(Protocol):
+    """The choice of an execution while training; `training/choosing.py` has one."""
+
+    @property
+    def best(self) -> Execution: ...
+    @property
+    def is_settled(self) -> bool: ...
+
+    def accumulate(self, replica: Replica, batch: TokenBatch, scale: float) -> tuple[float, StepSeconds]: ...
+
+
 class TrainStep:
     """A function from batches to updates. In a group, each process brings its own rows, and all do the same update."""
 
-    def __init__(self, replica: Replica, optimizer: Optimizer, execution: Execution, gradient_clip: float) -> None:
+    def __init__(
+        self, replica: Replica, optimizer: Optimizer, execution: Execution | Choosing, gradient_clip: float
+    ) -> None:
+        """`execution`: one way to compute all steps, or the ways to choose from while they are computed."""
         self._replica = replica
         self._optimizer = optimizer
-        self._execution = execution
+        self._choosing = None if isinstance(execution, Execution) else execution
+        self._execution = execution if isinstance(execution, Execution) else execution.best
         self._clip = gradient_clip or float("inf")
-        execution.set_threads()
+        self._execution.set_threads()
 
     def __call__(self, batch: TokenBatch, learning_rate_factor: float) -> StepResult:
         """Do one update."""
@@ -80,7 +105,7 @@ class TrainStep:
         num_tokens = sum(count for (count,) in group.gather([batch.num_tokens], "counting targets"))
         # Gradients are averaged over the processes, which divides by their number once more.
         scale = group.world_size / max(num_tokens, 1)
-        loss, seconds = accumulate(self._replica, batch, self._execution, scale)
+        loss, seconds = self._accumulate(batch, scale)
         began = time.perf_counter()
         with group.exchanging("clipping gradients"):
             norm = float(as_whole(torch.nn.utils.clip_grad_norm_(network.parameters(), self._clip)))
@@ -92,6 +117,14 @@ class TrainStep:
                 self._optimizer.step(learning_rate_factor, self._execution, group)
         network.zero_grad(set_to_none=True)
         return StepResult(loss, norm, is_finite, replace(seconds, optimizer=time.perf_counter() - began))
+
+    def _accumulate(self, batch: TokenBatch, scale: float) -> tuple[float, StepSeconds]:
+        if self._choosing is None or self._choosing.is_settled:
+            return accumulate(self._replica, batch, self._execution, scale)
+        result = self._choosing.accumulate(self._replica, batch, scale)
+        self._execution = self._choosing.best
+        self._execution.set_threads()
+        return result
 
     def is_sound(self, batch: TokenBatch) -> bool:
         """Return whether the weights give a finite loss and gradient for the first row of a batch; update nothing."""
@@ -106,20 +139,25 @@ class TrainStep:
 
 
 def accumulate(
-    replica: Replica, batch: TokenBatch, execution: Execution, scale: float | None = None
+    replica: Replica,
+    batch: TokenBatch,
+    execution: Execution,
+    scale: float | None = None,
+    rows: range | None = None,
 ) -> tuple[float, StepSeconds]:
     """Compute the gradients of scale x the sum of losses, micro-batch by micro-batch; return that loss and the times.
 
-    Without a scale, the loss is the mean over all targets of the batch. In a group, gradients become those of the mean
-    over its processes.
+    Without a scale, the loss is the mean over all targets of the batch; without rows, it is of all of them. In a group,
+    gradients become those of the mean over its processes.
     """
     scale = 1.0 / max(batch.num_tokens, 1) if scale is None else scale
+    rows = range(len(batch.inputs)) if rows is None else rows
     loss = forward_s = backward_s = 0.0
-    starts = range(0, len(batch.inputs), execution.micro_batch_size)
+    starts = rows[:: execution.micro_batch_size]
     for start in starts:
-        rows = slice(start, start + execution.micro_batch_size)
+        stop = min(start + execution.micro_batch_size, rows.stop)
         part, forward_part_s, backward_part_s = _forward_and_backward(
-            replica, batch, rows, execution, scale, is_last=start == starts[-1]
+            replica, batch, slice(start, stop), execution, scale, is_last=start == starts[-1]
         )
         loss += part
         forward_s += forward_part_s

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.corpus.cuts import split_document
@@ -32,6 +33,7 @@ def open_or_create(
     tokenizer: str | Tokenizer,
     path: Path,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
+    activity: Activity = ignore,
 ) -> Cache:
     """Open the cache of a corpus in a folder, with what an earlier build left there, or create an empty one.
 
@@ -40,10 +42,11 @@ def open_or_create(
     check_special_tokens_in_text(special_tokens_in_text)
     if isinstance(tokenizer, str):
         check_spec(tokenizer)
+    activity("reading the corpus")
     skipped: Counter[str] = Counter()
     segments = divide_corpus(sources, skipped)
     previous = _previous(path)
-    tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path)
+    tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path, activity)
     known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
     entries = []
     for segment in segments:
@@ -117,6 +120,7 @@ def _choose_tokenizer(
     sources: Sequence[Source],
     segments: Sequence[Segment],
     path: Path,
+    activity: Activity,
 ) -> Tokenizer:
     spec = asked if isinstance(asked, str) else asked.spec
     is_learned = spec in ("char", "byte") or spec.startswith("bpe:")
@@ -126,6 +130,7 @@ def _choose_tokenizer(
         # A corpus that has grown keeps the tokenizer that it began with.
         tokenizer = replace(previous.tokenizer, special_tokens_in_text=special_tokens_in_text)
     else:
+        activity(f"{'training' if is_learned else 'loading'} the tokenizer {spec}")
         tokenizer = load_tokenizer(asked, lambda: sample_documents(sources, segments), special_tokens_in_text)
     if previous is not None and previous.tokenizer.hash != tokenizer.hash:
         _check_successor(previous.tokenizer, tokenizer, path)

@@ -35,6 +35,8 @@ class CheckpointState(Record):
     """State of the loader: its place in the order of batches, and fingerprints of the corpus."""
     execution: Annotated[Execution, BeforeValidator(upgrade_saved)]
     """How steps are computed: micro-batch, precision, kernels, threads."""
+    is_execution_final: bool = True
+    """Whether later steps are all computed in this way; if not, executions.json of the run says how."""
     config: Annotated[Config, BeforeValidator(_upgraded)]
     """The resolved configuration."""
     peak_flops: float

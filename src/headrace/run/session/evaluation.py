@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+from headrace.activity import Activity, ignore
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.replicas import Replica
 from headrace.generation.decoding import text_pieces
 from headrace.generation.sampling import Sampling
+from headrace.machine.measure import torch_threads
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluator
@@ -23,11 +25,16 @@ class RunEvaluation:
     """Evaluates a run, and writes text with its network."""
 
     def __init__(
-        self, replica: Replica, evaluator: Evaluator | None, tokenizer: Tokenizer, training: TrainingConfig
+        self,
+        replica: Replica,
+        evaluator: Evaluator | None,
+        tokenizer: Tokenizer,
+        training: TrainingConfig,
+        activity: Activity = ignore,
     ) -> None:
         """`evaluator`: None where there is no text to evaluate on, and in all processes but rank 0."""
         self._replica, self._evaluator, self._tokenizer = replica, evaluator, tokenizer
-        self._prompt = training.prompt
+        self._prompt, self._activity = training.prompt, activity
         self._sampling = Sampling(max_tokens=TEXT_TOKENS, temperature=0.8, top_k=50, seed=training.seed)
         self._text_s: float | None = None
 
@@ -50,6 +57,7 @@ class RunEvaluation:
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
+        self._activity("evaluating")
         with self._replica.whole() as network:
             if not self._replica.group.is_main:
                 return Findings()
@@ -64,9 +72,10 @@ class RunEvaluation:
     def _write(self, network: Network, seconds: float) -> str:
         """Return the prompt and its continuation, as far as it comes in time."""
         began, pieces = time.perf_counter(), []
-        for piece in text_pieces(network, self._tokenizer, self._prompt, self._sampling):
-            pieces.append(piece)
-            if time.perf_counter() - began >= seconds:
-                break
+        with torch_threads(1):  # threads that meet after every product of one row cost more than they compute
+            for piece in text_pieces(network, self._tokenizer, self._prompt, self._sampling):
+                pieces.append(piece)
+                if time.perf_counter() - began >= seconds:
+                    break
         self._text_s = (time.perf_counter() - began) * TEXT_TOKENS / max(len(pieces), 1)
         return self._prompt + "".join(pieces)

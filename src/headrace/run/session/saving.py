@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from headrace.activity import Activity, ignore
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.replicas import Replica
 from headrace.machine.facts import peak_memory_bytes
@@ -38,6 +39,7 @@ class RunSaving:
         describe: Callable[[], CheckpointState],
         training: TrainingConfig,
         is_validated: bool,
+        activity: Activity = ignore,
     ) -> None:
         """`describe`: returns the state of the run, which is saved with its tensors."""
         self._saver = Saver(checkpoints)
@@ -46,6 +48,7 @@ class RunSaving:
         self._files: dict[str, bytes] = {}
         self._buffers: dict[str, Tensor] = {}
         self._must_wait = False
+        self._activity = activity
 
     @property
     def written_s(self) -> float:
@@ -54,6 +57,7 @@ class RunSaving:
 
     def begin(self, is_last: bool) -> None:
         """Start to write a checkpoint of the present weights; no update follows if it is the last."""
+        self._activity("saving")
         self._saver.wait()
         group = self._replica.group
         with group.exchanging("gathering the optimizer's state"):

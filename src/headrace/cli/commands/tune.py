@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset, gather
+from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.layers import gather
 from headrace.errors import UsageError
 from headrace.instruments.ladder import Finding, Tuning
 from headrace.jobs.tune import DEFAULT_MINUTES, check_may_write, write_tuned, write_tuning

@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset, gather
+from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.layers import gather
 from headrace.instruments.scaling import Way, describe_disturbance
 from headrace.jobs.scale import scale as measure
 from headrace.machine.contention import is_disturbed

@@ -1,0 +1,161 @@
+"""Commands `headrace prepare` and `inspect`: text becomes a token cache, and a cache is looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli import display
+from headrace.cli.arguments import AsJson
+from headrace.cli.keys import describe_key
+from headrace.data.cache.cache import Cache
+from headrace.data.config import SOURCE_OPTIONS, DataConfig
+from headrace.data.corpus.sources import DocumentKind, InvalidUtf8, MalformedLines, as_sources, standard_library
+from headrace.data.explain.description import describe
+from headrace.data.order.packing import PackingName
+from headrace.data.order.split import Part
+from headrace.data.tokens.special_tokens import SpecialTokensInText
+from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, SPEC_HELP
+from headrace.errors import UsageError
+from headrace.jobs.inspect import explain_step
+from headrace.jobs.prepare import prepare as prepare_corpus
+from headrace.run.config import Layers
+from headrace.run.config_files import is_override, parse_override
+
+PREPARE_KEYS = ("tokenizer", "special_tokens_in_text", "cache_dir", "memory_budget", *SOURCE_OPTIONS)
+
+
+def _key(name: str) -> Any:
+    """Return the option of a key of the `data` section; its help is the key's meaning."""
+    return typer.Option(help=describe_key(f"data.{name}").meaning, show_default=False)
+
+
+def prepare(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CORPUS...] [KEY=VALUE...]",
+            help="Files, folders or globs of text. Default: the Python standard library on this disk.",
+        ),
+    ] = None,
+    tokenizer: Annotated[str, typer.Option(help=f"The tokenizer: {SPEC_HELP}.")] = DEFAULT_TOKENIZER,
+    special_tokens_in_text: Annotated[SpecialTokensInText | None, _key("special_tokens_in_text")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The cache folder to write. Default: one in the user's cache.")
+    ] = None,
+    document: Annotated[DocumentKind | None, _key("document")] = None,
+    delimiter: Annotated[str | None, _key("delimiter")] = None,
+    text_field: Annotated[str | None, _key("text_field")] = None,
+    invalid_utf8: Annotated[InvalidUtf8 | None, _key("invalid_utf8")] = None,
+    malformed_lines: Annotated[MalformedLines | None, _key("malformed_lines")] = None,
+    max_expansion: Annotated[int | None, _key("max_expansion")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads that tokenise. Default: one per core.")] = None,
+    memory_budget: Annotated[
+        str | None, typer.Option(help="Memory for tokenising, such as 256MiB. Default: 1GiB.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tokenise a corpus into a cache. Run it again after a change or an interruption: only new text is tokenised.
+
+    The keys of `headrace train` about text, tokenizer and cache can be given here too, as data.KEY=VALUE; they go over
+    the options. `headrace config data.KEY` explains a key.
+    """
+    options = {
+        "tokenizer": tokenizer,
+        "special_tokens_in_text": special_tokens_in_text,
+        "cache_dir": str(out or ""),
+        "document": document,
+        "delimiter": delimiter,
+        "text_field": text_field,
+        "invalid_utf8": invalid_utf8,
+        "malformed_lines": malformed_lines,
+        "max_expansion": max_expansion,
+        "memory_budget": memory_budget,
+    }
+    paths, data = _data_config(paths or [], {name: value for name, value in options.items() if value is not None})
+    with display.build_progress() as show:
+        summary = prepare_corpus(
+            data.apply_options(as_sources(paths or standard_library())),
+            data.tokenizer,
+            data.cache_dir or None,
+            special_tokens_in_text=data.special_tokens_in_text,
+            num_workers=workers,
+            memory_budget=data.memory_budget,
+            on_progress=show.update,
+            activity=show.begin,
+        )
+    summary["build"] = show.summary()
+    display.show_description(summary)
+    _finish(summary, as_json)
+
+
+def inspect(
+    cache_path: Annotated[Path, typer.Argument(metavar="CACHE", help="The folder of a token cache.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every byte with its checksum.")] = False,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Show which documents the batch of this step is made of.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="With --step: the batch size of the run.")] = 8,
+    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 256,
+    seed: Annotated[int, typer.Option(help="With --step: the seed of the run.")] = 0,
+    shuffle: Annotated[bool, typer.Option(help="With --step: whether the run shuffles.")] = True,
+    packing: Annotated[PackingName, typer.Option(help=describe_key("data.packing").meaning)] = "stream",
+    split: Annotated[Part, typer.Option(help="With --step: the part of the corpus that the batch is from.")] = "all",
+    validation_fraction: Annotated[
+        float, typer.Option(help="With --step: the share that the run keeps for validation.")
+    ] = 0.0,
+    weights: Annotated[str, typer.Option(help="With --step: weights of the sources, such as 0.7,0.3.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a token cache holds. Or check it (--verify), or explain a batch made from it (--step N)."""
+    cache = Cache.open(cache_path)
+    result: dict[str, Any] = {"cache": str(cache_path)}
+    if verify:
+        with display.spinner(f"Checking {len(cache.unique_shards())} shards"):
+            problems = cache.verify()
+        result["verified"] = not problems
+        result["problems"] = problems
+        display.show_verification(cache, problems)
+    if step is not None:
+        options: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed}
+        options |= {"shuffle": shuffle, "packing": packing, "split": split, "validation_fraction": validation_fraction}
+        options["weights"] = _parse_weights(weights)
+        result["step"] = step
+        result["rows"] = explain_step(cache, step, **options)
+        display.show_rows(step, result["rows"])
+    if not verify and step is None:
+        result = describe(cache, sequence_length, packing)
+        display.show_description(result)
+    _finish(result, as_json)
+    if result.get("problems"):
+        raise typer.Exit(1)
+
+
+def _data_config(arguments: list[str], options: dict[str, Any]) -> tuple[list[str], DataConfig]:
+    """Split the arguments of `prepare` into paths and data.KEY=VALUE, and return the latter on top of the options."""
+    given = Layers()
+    for text in filter(is_override, arguments):
+        key, value = parse_override(text)
+        given.add({key: value}, text)
+    for key in given.values:
+        if key.removeprefix("data.") not in PREPARE_KEYS:
+            raise UsageError(f"{key}: prepare does not use this key. It takes data.{', data.'.join(PREPARE_KEYS)}")
+    for name, value in options.items():
+        if f"data.{name}" not in given.values:
+            given.add({f"data.{name}": value}, f"--{name.replace('_', '-')}")
+    return [text for text in arguments if not is_override(text)], given.build_data()
+
+
+def _parse_weights(text: str) -> list[float] | None:
+    try:
+        return [float(part) for part in text.split(",")] if text else None
+    except ValueError:
+        raise UsageError(f"--weights {text!r}: write numbers with commas between them, such as 0.7,0.3") from None
+
+
+def _finish(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result))

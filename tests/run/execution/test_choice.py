@@ -1,0 +1,206 @@
+"""How a run decides how to compute its steps: remembered, forgotten, asked again, chosen while it trains."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from headrace.machine.contention import ProcessorTime
+from headrace.run.config import Config, Layers
+from headrace.run.execution import choice as room
+from headrace.run.execution import pace as pace_room
+from headrace.run.execution.log import ExecutionLog
+from headrace.run.execution.pace import JUDGED_STEPS, ChosenExecution, PaceCheck, remembered_execution
+from headrace.run.pretraining import Pretraining
+from headrace.training.autotune import Search
+from headrace.training.loop import StepInfo
+from tests.conftest import make_text
+from tests.run.tiny_run import settings
+
+OPEN = {"training.micro_batch_size": 0, "training.precision": "auto", "training.save_every": 100}
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a text; nothing is remembered yet, other programs are quiet, and the peak is known without measuring."""
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "user-cache"))
+    monkeypatch.setattr(ProcessorTime, "taken_percent_since", lambda *_: 0.0)
+    monkeypatch.setattr("headrace.run.environment.measure_peak_flops", lambda *_: 1e9)
+    path = tmp_path / "corpus.txt"
+    path.write_text(make_text(30_000))
+    return path
+
+
+def configured(corpus: Path, name: str, **changes: Any) -> Config:
+    layers = Layers()
+    layers.add(settings(corpus, corpus.parent / name, **{**OPEN, **changes}), "the test")
+    return layers.build()
+
+
+def finish(config: Config) -> Pretraining:
+    with Pretraining(config) as pretraining:
+        list(pretraining.steps())
+    return pretraining
+
+
+def remembered_files(corpus: Path) -> list[Path]:
+    return sorted((corpus.parent / "user-cache" / "executions").glob("*"))
+
+
+def test_a_choice_is_made_while_training_and_remembered(corpus: Path) -> None:
+    first = finish(configured(corpus, "one", **{"training.max_steps": 40}))
+    log = ExecutionLog.read(corpus.parent / "one")
+    assert 1 < len(log.steps) < 40
+    assert list(log.steps) == list(range(1, len(log.steps) + 1)), "the way of every step of the choice is written down"
+    assert all(sum(piece.rows for piece in pieces) == 4 for pieces in log.steps.values())
+    assert log.final == first.execution
+    config = json.loads((corpus.parent / "one" / "config.json").read_text())["training"]
+    assert config["micro_batch_size"] == first.execution.micro_batch_size
+    assert config["precision"] == first.execution.precision
+    assert len(remembered_files(corpus)) == 1
+
+    second = finish(configured(corpus, "two"))
+    assert second.execution == first.execution
+    assert not (corpus.parent / "two" / "executions.json").exists()
+    assert any("remembered from" in notice and "--measure-again" in notice for notice in second.notices)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"training.batch_size": 8}, {"model.d_model": 64}, {"training.max_length": 16}, {"run.measure_again": True}],
+    ids=str,
+)
+def test_another_shape_or_asking_again_measures(corpus: Path, change: dict[str, Any]) -> None:
+    finish(configured(corpus, "one", **{"training.max_steps": 40}))
+    with Pretraining(configured(corpus, "two", **change)) as other:
+        assert not other.choice.is_final
+
+
+def test_another_machine_or_other_ways_measure(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(configured(corpus, "one", **{"training.max_steps": 40}))
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.machine.hardware.Hardware.fingerprint", "another")
+        with Pretraining(configured(corpus, "two")) as moved:
+            assert not moved.choice.is_final
+    monkeypatch.setattr("headrace.training.autotune._alternatives", lambda plain, *_: [plain])
+    with Pretraining(configured(corpus, "three")) as newer:
+        assert newer.choice.notice == "", "nothing is remembered of this list of ways"
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"execution": 3}', "[]", "\x00"], ids=repr)
+def test_a_damaged_memory_is_ignored(corpus: Path, content: str) -> None:
+    finish(configured(corpus, "one", **{"training.max_steps": 40}))
+    (path,) = remembered_files(corpus)
+    path.write_text(content)
+    with Pretraining(configured(corpus, "two")) as pretraining:
+        assert not pretraining.choice.is_final
+
+
+def test_a_remembered_choice_must_fit_the_memory(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(configured(corpus, "one", **{"training.max_steps": 40}))
+    monkeypatch.setattr(room, "_fits", lambda *_: False)
+    with Pretraining(configured(corpus, "two")) as pretraining:
+        assert not pretraining.choice.is_final
+
+
+@pytest.mark.parametrize(("killed_after", "is_chosen"), [(3, False), (40, True)])
+def test_a_run_killed_while_choosing_resumes_bit_identically(corpus: Path, killed_after: int, is_chosen: bool) -> None:
+    """The checkpoint is of step 2, in the middle of the choice; the kill comes before or after its end."""
+    whole, broken = corpus.parent / "whole", corpus.parent / "broken"
+    rarely = {"training.evaluate_every": 1000, "training.save_every": 2, "training.max_steps": 44}
+    with Pretraining(configured(corpus, "whole", **rarely)) as pretraining:
+        for info in pretraining.steps():
+            if info.step == 3:
+                pretraining._saving.wait()
+                shutil.copytree(whole, broken, symlinks=True)  # the checkpoint of step 2
+            if info.step == killed_after:
+                assert pretraining.choice.is_final == is_chosen
+                for name in ("config.json", "executions.json", "metrics.jsonl"):
+                    shutil.copy(whole / name, broken)  # what a kill leaves behind
+    assert (broken / "checkpoints" / "last").resolve().name == "step-00000002"
+    if not is_chosen:  # what the unbroken run did after the kill nobody could know: let it have been written down
+        shutil.copy(whole / "executions.json", broken)
+    layers = Layers()
+    layers.add(json.loads((broken / "config.json").read_text()), "the run")
+    layers.add({"run.out": str(broken), "run.resume": True}, "the test")
+    resumed = finish(layers.build())
+    assert resumed.execution == pretraining.execution
+    assert ExecutionLog.read(broken) == ExecutionLog.read(whole)
+    assert len(ExecutionLog.read(broken).steps) > 3
+    left, right = (load_file(run / "checkpoints" / "last" / "model.safetensors") for run in (whole, broken))
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_run_resumed_without_a_log_chooses_again(corpus: Path) -> None:
+    stopped = configured(corpus, "one", **{"training.max_steps": 40})
+    seen: list[int] = []
+    with Pretraining(stopped, lambda: len(seen) >= 1) as pretraining:
+        seen += [info.step for info in pretraining.steps()]
+    (corpus.parent / "one" / "executions.json").write_text("damaged")
+    layers = Layers()
+    layers.add(json.loads((corpus.parent / "one" / "config.json").read_text()), "the run")
+    layers.add({"run.out": str(corpus.parent / "one"), "run.resume": True}, "the test")
+    assert finish(layers.build()).run.steps == 40
+
+
+def step_of(seconds: float) -> StepInfo:
+    return StepInfo(1, 0, 1.0, 1.0, 1.0, False, 0.0, seconds, 0.0, {"forward": seconds / 2, "backward": seconds / 2})
+
+
+def test_a_choice_that_is_clearly_slower_than_remembered_is_forgotten(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(corpus, "one")
+    search = Search(config.model, config.training)
+    place = remembered_execution(config, search)
+    chosen = ChosenExecution.today(search.best, seconds_per_sequence=1.0)
+
+    def warnings(seconds: float) -> list[str | None]:
+        place.write(chosen)
+        check = PaceCheck(place, chosen, num_rows=4)
+        return [check.add(step_of(4 * seconds)) for _ in range(JUDGED_STEPS + 3)]
+
+    assert not any(warnings(1.2))
+    assert place.read() == chosen
+    said = [warning for warning in warnings(2.0) if warning]
+    assert len(said) == 1, "it is said once"
+    assert "2.0 times as long" in said[0]
+    assert place.read() is None
+    monkeypatch.setattr(pace_room.ProcessorTime, "taken_percent_since", lambda *_: 80.0)
+    assert not any(warnings(2.0)), "other programs explain it"
+    assert place.read() == chosen
+
+
+def test_what_a_run_does_is_said_in_order(corpus: Path) -> None:
+    said: list[str] = []
+    with Pretraining(configured(corpus, "one", **{"data.tokenizer": "bpe:300"}), activity=said.append) as pretraining:
+        assert said == [
+            "reading the corpus",
+            "training the tokenizer bpe:300",
+            "building the network",
+            "tokenising the first batch",
+            "reading the validation text",
+        ]
+        list(pretraining.steps())
+    assert {"measuring the peak", "evaluating", "saving"} <= set(said)
+
+
+def test_the_command_says_what_it_does(command: Command, corpus: Path) -> None:
+    values = settings(corpus, corpus.parent / "one", **{**OPEN, "data.cache_dir": str(corpus.parent / "own")})
+    del values["data.sources"], values["run.out"]
+    arguments = [f"{key}={value}" for key, value in values.items()]
+    code, _, err = command("train", corpus, "--out", corpus.parent / "one", *arguments)
+    assert code == 0
+    lines = err.splitlines()
+    assert lines.index("reading the corpus") < lines.index("building the network")
+    assert lines.index("building the network") < lines.index("computing step 1")
+    assert any("chosen during the first ones" in line for line in lines)
