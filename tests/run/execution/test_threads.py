@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 
 from headrace.run.config import Config, Layers
+from headrace.run.execution import thread_policy as room
 from headrace.run.execution.log import ExecutionLog
+from headrace.run.execution.thread_policy import ThreadPolicy, Window
 from headrace.run.pretraining import Pretraining
 from headrace.run.resume import read_checkpoint_state
-from headrace.training import threads as room
-from headrace.training.threads import ThreadPolicy, Window
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 

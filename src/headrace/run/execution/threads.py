@@ -7,10 +7,10 @@ import torch
 from headrace.run.config import Config
 from headrace.run.execution.choice import ExecutionChoice
 from headrace.run.execution.log import ExecutionLog
+from headrace.run.execution.thread_policy import ThreadControl, ThreadPolicy
 from headrace.run.records import CheckpointState
 from headrace.stages import Stage
 from headrace.training.loop import StepInfo
-from headrace.training.threads import ThreadControl, ThreadPolicy
 
 
 def find_most_threads(config: Config, saved: CheckpointState | None) -> int:

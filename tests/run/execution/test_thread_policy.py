@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from headrace.machine.contention import ProcessorTime
-from headrace.training.threads import FIRST_PAUSE, PATIENCE, ThreadControl, ThreadPolicy, Window
+from headrace.run.execution.thread_policy import FIRST_PAUSE, PATIENCE, ThreadControl, ThreadPolicy, Window
 
 QUIET = Window(step_s=1.0, taken_percent=0.0, idle_cores=0.0)
 
