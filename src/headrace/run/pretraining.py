@@ -166,7 +166,7 @@ class Pretraining:
         self._log = ExecutionLog.read(self.folder.path) if saved is not None else ExecutionLog()
         most_threads = find_most_threads(config, saved) if group.world_size == 1 else 0
         self.choice = self._begin_choice() if saved is None else self._resume_choice(saved)
-        self._threads = RunThreads(self.choice, self._log, most_threads)
+        self._threads = RunThreads(self.choice, self._log, most_threads, saved.position.step if saved else 0)
         self.notices += [self.choice.notice] if self.choice.notice else []
         self.execution.set_threads()
         if self.choice.is_final:

@@ -27,13 +27,15 @@ def find_most_threads(config: Config, saved: CheckpointState | None) -> int:
 class RunThreads:
     """Changes the threads of a run while it trains, once its execution is final; until then, that choice owns them."""
 
-    def __init__(self, choice: ExecutionChoice, log: ExecutionLog, most: int) -> None:
-        """`most`: threads on a machine that nobody else uses; 0 or 1 leaves nothing to decide."""
+    def __init__(self, choice: ExecutionChoice, log: ExecutionLog, most: int, step: int) -> None:
+        """`most`: threads on a machine that nobody else uses; 0 or 1 leaves nothing to decide. `step`: the newest."""
         self.most = most
         self._choice, self._log = choice, log
         self._control: ThreadControl | None = None
         self.notice: str | None = None
         """What a person should know since the last step."""
+        if step + 1 in log.threads:  # changed after the checkpoint was saved
+            choice.use_threads(log.threads[step + 1])
 
     def follow(self, info: StepInfo) -> bool:
         """Give the next step its number of threads; return whether the log has a change to be written before it."""
