@@ -26,6 +26,8 @@ class ProcessorTime:
     """Processor time of all processes on the cores that this one may use."""
     stolen_s: float = 0.0
     """Time that the host of a virtual machine gave to others."""
+    idle_s: float = 0.0
+    """Time that nobody used, on the cores that this process may use."""
 
     @classmethod
     def now(cls) -> ProcessorTime:
@@ -37,7 +39,7 @@ class ProcessorTime:
         idle_s = sum(core.idle + getattr(core, "iowait", 0.0) for core in cores)
         # Fields that are parts of others, on Linux: user has guest in it.
         every = sum(sum(core) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0) for core in cores)
-        return cls(time.process_time(), _delayed_s(), every - idle_s - stolen_s, stolen_s)
+        return cls(time.process_time(), _delayed_s(), every - idle_s - stolen_s, stolen_s, idle_s)
 
     def taken_percent_since(self, before: ProcessorTime) -> float | None:
         """Return the share of the processor time wanted by this process since `before` that others had instead.

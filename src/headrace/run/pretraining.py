@@ -29,6 +29,7 @@ from headrace.run.directory import History, RunFolder, WatchedFolder, read_recor
 from headrace.run.environment import describe_environment, known_rates, measure_rates
 from headrace.run.execution.choice import ExecutionChoice, begin_choice, resume_choice
 from headrace.run.execution.log import EXECUTIONS, ExecutionLog
+from headrace.run.execution.threads import RunThreads, find_most_threads
 from headrace.run.machine import remembered_machine
 from headrace.run.memory import check_memory, num_shards
 from headrace.run.records import CheckpointState, Environment, Run
@@ -163,7 +164,9 @@ class Pretraining:
             self._first_batch()
         self.optimizer = Optimizer(self.network, config.training)
         self._log = ExecutionLog.read(self.folder.path) if saved is not None else ExecutionLog()
+        most_threads = find_most_threads(config, saved) if group.world_size == 1 else 0
         self.choice = self._begin_choice() if saved is None else self._resume_choice(saved)
+        self._threads = RunThreads(self.choice, self._log, most_threads)
         self.notices += [self.choice.notice] if self.choice.notice else []
         self.execution.set_threads()
         if self.choice.is_final:
@@ -302,6 +305,9 @@ class Pretraining:
         """
         if not self.choice.is_final:
             self._log_step(info)
+        elif self._threads.follow(info):
+            self._write_log()
+        self.run.warnings += [self._threads.notice] if self._threads.notice else []
         if self.choice.pace is not None:
             warning = self.choice.pace.add(info)
             self.run.warnings += [warning] if warning else []
@@ -316,6 +322,9 @@ class Pretraining:
             self._log.final = self.execution
         if self.choice.is_ripe or info.is_last:
             self._settle()
+        self._write_log()
+
+    def _write_log(self) -> None:
         self.folder.write_json(EXECUTIONS, self._log.model_dump(mode="json"))
 
     def _measure_environment(self) -> None:
@@ -396,6 +405,7 @@ class Pretraining:
             loader=self._batches.state(),
             execution=self.execution,
             is_execution_final=self.choice.is_final,
+            most_threads=self._threads.most,
             config=self.config,
             peak_flops=self.peak_flops,
             environment=Environment(**environment()),

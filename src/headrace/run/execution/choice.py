@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from headrace.distributed.group import Group
 from headrace.machine.facts import memory_bytes
@@ -34,16 +35,23 @@ class ExecutionChoice:
         self.notice = notice
         """What a person should know about it."""
         self.is_final = choosing is None
+        self._threads = 0
 
     @property
     def execution(self) -> Execution:
         """The best way that is known so far."""
-        return self._execution if self.choosing is None else self.choosing.best
+        best = self._execution if self.choosing is None else self.choosing.best
+        return replace(best, threads=self._threads) if self._threads else best
 
     @property
     def is_ripe(self) -> bool:
         """Whether all measurements are made, and the choice can be made final."""
         return self.choosing is not None and self.choosing.is_settled
+
+    def use_threads(self, threads: int) -> None:
+        """Compute later steps with another number of threads; what is remembered for other runs stays as it is."""
+        self._threads = threads
+        self.execution.set_threads()
 
     def take_pieces(self) -> list[Piece]:
         """Return, once, the rows of the newest step and how they were computed; none where nothing was being chosen."""

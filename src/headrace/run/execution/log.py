@@ -1,4 +1,4 @@
-"""executions.json: how the steps of a run were computed while that was being chosen, so that a resume repeats them."""
+"""executions.json: how the steps of a run were computed where that changed, so that a resume repeats them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ EXECUTIONS = "executions.json"
 
 
 class ExecutionLog(BaseModel):
-    """The ways of the steps that were computed while choosing. It is written after each of them, before the next."""
+    """The ways of the steps that were computed while choosing, and later changes of the number of threads.
+
+    It is written before a step is computed that differs from the one before it.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -21,6 +24,8 @@ class ExecutionLog(BaseModel):
     """The rows of each of these steps, in order, and the execution that computed them."""
     final: Execution | None = None
     """The execution of all steps after them; null while it was still being chosen."""
+    threads: dict[int, int] = Field(default_factory=dict)
+    """Threads by the first step that was computed with them, where other programs made a run change them."""
 
     @classmethod
     def read(cls, folder: Path) -> ExecutionLog:
@@ -37,3 +42,7 @@ class ExecutionLog(BaseModel):
             step += 1
             following.append(self.steps[step])
         return following
+
+    def threads_after(self, step: int) -> dict[int, int]:
+        """Return the changes of threads that come after this step."""
+        return {first: threads for first, threads in self.threads.items() if first > step}

@@ -37,6 +37,8 @@ class CheckpointState(Record):
     """How steps are computed: micro-batch, precision, kernels, threads."""
     is_execution_final: bool = True
     """Whether later steps are all computed in this way; if not, executions.json of the run says how."""
+    most_threads: int = Field(default=0, ge=0)
+    """Threads on a machine that nobody else uses, where the run may change their number; 0: it stays as it is."""
     config: Annotated[Config, BeforeValidator(_upgraded)]
     """The resolved configuration."""
     peak_flops: float
