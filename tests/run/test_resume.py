@@ -70,7 +70,7 @@ def test_what_a_run_has_seen_survives_a_resume(run: Path, values: dict[str, Any]
 def test_a_checkpoint_by_its_name(command: Command, run: Path) -> None:
     code, _, err = command("train", "--resume", run / "checkpoints" / "best", "training.max_steps=10")
     assert code == 0, err
-    assert "goes on from step 8" in err
+    assert "resuming from step 8" in err
     assert [step for step, _ in losses(run)] == list(range(1, 11))
     samples = [step for step, _ in read_run(run).samples]
     assert samples == sorted(set(samples)), "samples of steps that come again are forgotten"

@@ -83,14 +83,14 @@ class TrainingDisplay:
         self._validation = _validation(pretraining.run.validation_loss, pretraining.run.validation_bits_per_byte)
         self._num_warned = 0
         self._has_shown_all = False
-        self._is_way_shown = pretraining.choice.is_final
+        self._is_way_shown = pretraining.computing.is_final
         self._doing = _Doing()
         self._live = Live(self._doing, console=err, refresh_per_second=2, transient=True) if err.is_terminal else None
 
     def __enter__(self) -> TrainingDisplay:
         pretraining = self._pretraining
         size, arch = human_count(pretraining.counts.num_parameters), pretraining.config.model.arch
-        way = self._way() if pretraining.choice.is_final else "how to compute steps is chosen during the first ones"
+        way = self._way() if pretraining.computing.is_final else "how to compute steps is chosen during the first ones"
         err.print(f"{arch}: {size} parameters, {way}; {pretraining.folder.path}", markup=False)
         show_notices(self._pretraining.tokenizer.notices, err)
         self._show_corpus()
@@ -110,10 +110,10 @@ class TrainingDisplay:
 
     def _way(self) -> str:
         """Describe how steps are computed, with the peak that they are compared with once it is known."""
-        peak_flops = self._pretraining.peak_flops
+        peak_flops = self._pretraining.computing.peak_flops
         peak = f", peak {peak_flops / 1e9:.0f} GFLOP/s" if peak_flops else ""
         batch_size = self._pretraining.config.training.batch_size
-        return f"batches of {batch_size}, {self._pretraining.execution.describe()}{peak}"
+        return f"batches of {batch_size}, {self._pretraining.computing.execution.describe()}{peak}"
 
     def _show_corpus(self) -> None:
         """Print what the run trains on: before the first step, and again when the whole corpus is tokenised."""
@@ -131,7 +131,7 @@ class TrainingDisplay:
     def update(self, info: StepInfo) -> None:
         if not self._has_shown_all and self._pretraining.loader.cache.is_complete:
             self._show_corpus()
-        if not self._is_way_shown and self._pretraining.choice.is_final:
+        if not self._is_way_shown and self._pretraining.computing.is_final:
             self._is_way_shown = True
             err.print(f"chosen, from step {info.step + 1:,} on: {self._way()}", markup=False)
         if not info.is_skipped:

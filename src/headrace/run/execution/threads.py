@@ -13,15 +13,18 @@ from headrace.stages import Stage
 from headrace.training.loop import StepInfo
 
 
-def find_most_threads(config: Config, saved: CheckpointState | None) -> int:
+def find_most_threads(config: Config, saved: CheckpointState | None, log: ExecutionLog) -> int:
     """Return the threads of a run on a machine that nobody else uses; 0 where their number is given.
 
-    A run writes what it chose into its configuration; `saved`, where it is resumed, says whether it was given before.
+    A run writes what it chose into its configuration. So where it is resumed from `saved`, a number is only given if
+    the run never had it.
     """
     given = config.training.threads
-    if saved is not None:
-        return saved.most_threads if given in (0, saved.config.training.threads) else 0
-    return 0 if given else torch.get_num_threads()
+    if saved is None:
+        return 0 if given else torch.get_num_threads()
+    own = {0, saved.config.training.threads, saved.execution.threads, *log.threads.values()}
+    own |= {log.final.threads} if log.final is not None else set()
+    return saved.most_threads if given in own else 0
 
 
 class RunThreads:
