@@ -38,7 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run measures of the machine is not what these are about."""
     monkeypatch.setattr("headrace.run.environment.measure_peak_flops", lambda *_: 1e11)
     monkeypatch.setattr("headrace.run.environment.measure_memory_bandwidth", lambda: 1e10)
-    monkeypatch.setattr("headrace.run.pretraining.SAMPLE_TOKENS", 2)
+    monkeypatch.setattr("headrace.run.session.evaluation.TEXT_TOKENS", 2)
 
 
 @dataclass
