@@ -38,5 +38,5 @@ def test_tokens_are_drawn_as_often_as_they_should(options: dict[str, Any], expec
 
 @pytest.mark.parametrize("options", [{"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="top_p lies between 0 and 1"):
+    with pytest.raises(UsageError, match="top_p must lie between 0 and 1"):
         Sampling(**options)

@@ -184,7 +184,7 @@ def test_a_corpus_smaller_than_a_batch(tmp_path: Path) -> None:
         train(
             **settings(tmp_path / "tiny.txt", tmp_path / "run", **{"training.num_epochs": 1, "training.max_steps": 0})
         )
-    with pytest.raises(UsageError, match="longer than the corpus"):
+    with pytest.raises(UsageError, match="too long for this part of the corpus"):
         train(**settings(tmp_path / "tiny.txt", tmp_path / "run2", **{"training.max_length": 500}))
 
 

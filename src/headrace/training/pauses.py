@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from headrace.training.config import TrainingConfig
@@ -121,6 +121,9 @@ class Pauses:
         if due.tokens is not None:
             self._evaluation_s = evaluation_s
             self._evaluated_at = self._progress
+            if due.tokens and self._costs is not None:  # steps may be computed faster by now than when it was measured
+                num_tokens = min(due.tokens, self._costs.num_tokens or due.tokens)
+                self._costs = replace(self._costs, token_s=min(self._costs.token_s, evaluation_s / num_tokens))
         if is_saved:
             self._saved_s, self._waited_s = self._position.elapsed_s, saving_s
         self._written_s = written_s or self._written_s
