@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from headrace.machine.contention import ProcessorTime
 from headrace.run.config import Config, Layers
-from headrace.run.execution import choice as room
-from headrace.run.execution import pace as pace_room
-from headrace.run.execution.log import ExecutionLog
-from headrace.run.execution.pace import JUDGED_STEPS, ChosenExecution, PaceCheck, remembered_execution
+from headrace.run.computing.execution import choice as room
+from headrace.run.computing.execution import pace as pace_room
+from headrace.run.computing.execution.log import ExecutionLog
+from headrace.run.computing.execution.pace import JUDGED_STEPS, ChosenExecution, PaceCheck, remembered_execution
 from headrace.run.pretraining import Pretraining
 from headrace.training.autotune import Search
 from headrace.training.loop import StepInfo
@@ -61,14 +61,14 @@ def test_a_choice_is_made_while_training_and_remembered(corpus: Path) -> None:
     assert 1 < len(log.steps) < 40
     assert list(log.steps) == list(range(1, len(log.steps) + 1)), "the way of every step of the choice is written down"
     assert all(sum(piece.rows for piece in pieces) == 4 for pieces in log.steps.values())
-    assert log.final == first.execution
+    assert log.final == first.computing.execution
     config = json.loads((corpus.parent / "one" / "config.json").read_text())["training"]
-    assert config["micro_batch_size"] == first.execution.micro_batch_size
-    assert config["precision"] == first.execution.precision
+    assert config["micro_batch_size"] == first.computing.execution.micro_batch_size
+    assert config["precision"] == first.computing.execution.precision
     assert len(remembered_files(corpus)) == 1
 
     second = finish(configured(corpus, "two"))
-    assert second.execution == first.execution
+    assert second.computing.execution == first.execution
     assert not (corpus.parent / "two" / "executions.json").exists()
     assert any("remembered from" in notice and "--measure-again" in notice for notice in second.notices)
 
@@ -81,7 +81,7 @@ def test_a_choice_is_made_while_training_and_remembered(corpus: Path) -> None:
 def test_another_shape_or_asking_again_measures(corpus: Path, change: dict[str, Any]) -> None:
     finish(configured(corpus, "one", **{"training.max_steps": 40}))
     with Pretraining(configured(corpus, "two", **change)) as other:
-        assert not other.choice.is_final
+        assert not other.computing.is_final
 
 
 def test_another_machine_or_other_ways_measure(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +89,10 @@ def test_another_machine_or_other_ways_measure(corpus: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr("headrace.machine.hardware.Hardware.fingerprint", "another")
         with Pretraining(configured(corpus, "two")) as moved:
-            assert not moved.choice.is_final
+            assert not moved.computing.is_final
     monkeypatch.setattr("headrace.training.autotune._alternatives", lambda plain, *_: [plain])
     with Pretraining(configured(corpus, "three")) as newer:
-        assert newer.choice.notice == "", "nothing is remembered of this list of ways"
+        assert newer.computing.notice == "", "nothing is remembered of this list of ways"
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"execution": 3}', "[]", "\x00"], ids=repr)
@@ -101,14 +101,14 @@ def test_a_damaged_memory_is_ignored(corpus: Path, content: str) -> None:
     (path,) = remembered_files(corpus)
     path.write_text(content)
     with Pretraining(configured(corpus, "two")) as pretraining:
-        assert not pretraining.choice.is_final
+        assert not pretraining.computing.is_final
 
 
 def test_a_remembered_choice_must_fit_the_memory(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(configured(corpus, "one", **{"training.max_steps": 40}))
     monkeypatch.setattr(room, "_fits", lambda *_: False)
     with Pretraining(configured(corpus, "two")) as pretraining:
-        assert not pretraining.choice.is_final
+        assert not pretraining.computing.is_final
 
 
 @pytest.mark.parametrize(("killed_after", "is_chosen"), [(3, False), (40, True)])
@@ -122,7 +122,7 @@ def test_a_run_killed_while_choosing_resumes_bit_identically(corpus: Path, kille
                 pretraining._saving.wait()
                 shutil.copytree(whole, broken, symlinks=True)  # the checkpoint of step 2
             if info.step == killed_after:
-                assert pretraining.choice.is_final == is_chosen
+                assert pretraining.computing.is_final == is_chosen
                 for name in ("config.json", "executions.json", "metrics.jsonl"):
                     shutil.copy(whole / name, broken)  # what a kill leaves behind
     assert (broken / "checkpoints" / "last").resolve().name == "step-00000002"
@@ -132,7 +132,7 @@ def test_a_run_killed_while_choosing_resumes_bit_identically(corpus: Path, kille
     layers.add(json.loads((broken / "config.json").read_text()), "the run")
     layers.add({"run.out": str(broken), "run.resume": True}, "the test")
     resumed = finish(layers.build())
-    assert resumed.execution == pretraining.execution
+    assert resumed.computing.execution == pretraining.execution
     assert ExecutionLog.read(broken) == ExecutionLog.read(whole)
     assert len(ExecutionLog.read(broken).steps) > 3
     left, right = (load_file(run / "checkpoints" / "last" / "model.safetensors") for run in (whole, broken))

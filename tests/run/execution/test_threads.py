@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from headrace.run.config import Config, Layers
-from headrace.run.execution.log import ExecutionLog
+from headrace.run.computing.execution.log import ExecutionLog
 from headrace.run.pretraining import Pretraining
 from headrace.run.resume import read_checkpoint_state
 from headrace.training import threads as room
