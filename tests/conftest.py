@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from headrace.data.corpus.scale import Scale, use_scale
-from headrace.machine.waiting import wait_asleep
+from headrace.machine.waiting import wait_briefly
 
-wait_asleep()  # before a test imports PyTorch: machines that test are seldom quiet
+wait_briefly()  # before a test imports PyTorch: machines that test are seldom quiet
 
 WORDS = """the mill wheel turns water stone grain flour river channel headrace sluice gate stream token batch corpus
     model naïve Ærø 水車 мельница it's we'll don't 3.14 1,024 x = y + 1; (a) [b] {c} — … \U0001f33e""".split()

@@ -19,7 +19,7 @@ from headrace.cli.streams import lost_output, steady_streams
 from headrace.distributed.launch import end_with_starter, is_joined
 from headrace.errors import EXIT_STOPPED, HeadraceError
 from headrace.machine.signals import end_on_second_interrupt, on_stop_signals
-from headrace.machine.waiting import wait_asleep
+from headrace.machine.waiting import wait_briefly
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _stop() -> NoReturn:
 
 def main() -> NoReturn:
     """Run the command line. A user's error becomes one line and an exit code; a traceback means a bug of headrace."""
-    wait_asleep()  # before a command imports PyTorch
+    wait_briefly()  # before a command imports PyTorch
     steady_streams()
     on_stop_signals(_stop)
     end_with_starter()

@@ -1,26 +1,27 @@
-"""How threads wait for each other: asleep, so that waiting does not keep a core busy that another program could use."""
+"""How threads wait for each other: spinning for a moment, then asleep, so that another program can have the core."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
 
-POLICY, SPINS = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
+SPINS = 1000
+"""Turns of a waiting thread's loop before it sleeps, 50 to 90 µs: about what falling asleep and waking up costs."""
 
 
-def wait_asleep(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Ask OpenMP to let threads sleep while they wait; before PyTorch is imported, or it is too late.
+def wait_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Ask libgomp to let threads spin only briefly; before PyTorch is imported, or it is too late.
 
-    By default libgomp's threads spin for milliseconds first. Alone on a machine that is as fast; beside another run,
-    each waits spinning for a thread that the other's spinning has displaced (docs/design/busy-machine.md). What a
-    person has set already is left alone. Processes that are started from this one do the same.
+    By default they spin 300 times as long. Beside another program, each then spins for a thread which that very
+    spinning keeps from a core (docs/design/busy-machine.md). What a person has set already is left alone. Processes
+    that are started from this one do the same.
 
     >>> settings: dict[str, str] = {}
-    >>> wait_asleep(settings); settings
-    {'OMP_WAIT_POLICY': 'passive'}
-    >>> own = {"GOMP_SPINCOUNT": "1000"}
-    >>> wait_asleep(own); own
+    >>> wait_briefly(settings); settings
     {'GOMP_SPINCOUNT': '1000'}
+    >>> own = {"OMP_WAIT_POLICY": "active"}
+    >>> wait_briefly(own); own
+    {'OMP_WAIT_POLICY': 'active'}
     """
-    if SPINS not in environment:
-        environment.setdefault(POLICY, "passive")
+    if "OMP_WAIT_POLICY" not in environment:
+        environment.setdefault("GOMP_SPINCOUNT", str(SPINS))

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from headrace.machine.contention import ProcessorTime
 from headrace.run.config import Config, Layers
-from headrace.run.computing.execution import choice as room
-from headrace.run.computing.execution import pace as pace_room
-from headrace.run.computing.execution.log import ExecutionLog
-from headrace.run.computing.execution.pace import JUDGED_STEPS, ChosenExecution, PaceCheck, remembered_execution
+from headrace.run.execution import choice as room
+from headrace.run.execution import pace as pace_room
+from headrace.run.execution.log import ExecutionLog
+from headrace.run.execution.pace import JUDGED_STEPS, ChosenExecution, PaceCheck, remembered_execution
 from headrace.run.pretraining import Pretraining
 from headrace.training.autotune import Search
 from headrace.training.loop import StepInfo
@@ -68,7 +68,7 @@ def test_a_choice_is_made_while_training_and_remembered(corpus: Path) -> None:
     assert len(remembered_files(corpus)) == 1
 
     second = finish(configured(corpus, "two"))
-    assert second.computing.execution == first.execution
+    assert second.computing.execution == first.computing.execution
     assert not (corpus.parent / "two" / "executions.json").exists()
     assert any("remembered from" in notice and "--measure-again" in notice for notice in second.notices)
 
@@ -132,7 +132,7 @@ def test_a_run_killed_while_choosing_resumes_bit_identically(corpus: Path, kille
     layers.add(json.loads((broken / "config.json").read_text()), "the run")
     layers.add({"run.out": str(broken), "run.resume": True}, "the test")
     resumed = finish(layers.build())
-    assert resumed.computing.execution == pretraining.execution
+    assert resumed.computing.execution == pretraining.computing.execution
     assert ExecutionLog.read(broken) == ExecutionLog.read(whole)
     assert len(ExecutionLog.read(broken).steps) > 3
     left, right = (load_file(run / "checkpoints" / "last" / "model.safetensors") for run in (whole, broken))

@@ -13,11 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 from headrace.run.config import Config, Layers
-from headrace.run.computing.execution.log import ExecutionLog
+from headrace.run.execution import thread_policy as room
+from headrace.run.execution.choice import ExecutionChoice
+from headrace.run.execution.log import ExecutionLog
+from headrace.run.execution.thread_policy import ThreadPolicy, Window
+from headrace.run.execution.threads import RunThreads
 from headrace.run.pretraining import Pretraining
 from headrace.run.resume import read_checkpoint_state
-from headrace.training import threads as room
-from headrace.training.threads import ThreadPolicy, Window
+from headrace.training.execution import Execution
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 
@@ -87,6 +90,12 @@ def test_changes_are_written_down_and_repeated_on_resume(corpus: Path, monkeypat
     assert ExecutionLog.read(broken).threads == changes
     left, right = (load_file(run / "checkpoints" / "last" / "model.safetensors") for run in (whole, broken))
     assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_change_right_after_the_checkpoint_is_repeated() -> None:
+    choice = ExecutionChoice(Execution(1, threads=2))
+    RunThreads(choice, ExecutionLog(threads={3: 1, 4: 2, 5: 1, 9: 2}), most=2, step=4)
+    assert (choice.execution.threads, torch.get_num_threads()) == (1, 1)
 
 
 def test_threads_that_are_given_stay(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

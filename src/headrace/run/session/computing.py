@@ -61,9 +61,9 @@ class RunComputing:
         """
         group = self._group
         self._log = ExecutionLog.read(self._folder.path) if saved is not None else ExecutionLog()
-        most_threads = find_most_threads(self._config, saved) if group.world_size == 1 else 0
+        most_threads = find_most_threads(self._config, saved, self._log) if group.world_size == 1 else 0
         self._choice = self._begin_choice(bytes_to_come) if saved is None else self._resume_choice(saved, bytes_to_come)
-        self._threads = RunThreads(self._choice, self._log, most_threads)
+        self._threads = RunThreads(self._choice, self._log, most_threads, saved.position.step if saved else 0)
         self.execution.set_threads()
         if self._choice.is_final:
             self.execution.write_into(self._config.training)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from headrace.machine.contention import ProcessorTime
-from headrace.training.threads import FIRST_PAUSE, PATIENCE, ThreadControl, ThreadPolicy, Window
+from headrace.run.execution.thread_policy import FIRST_PAUSE, PATIENCE_S, WINDOW_S, ThreadControl, ThreadPolicy, Window
 
+PATIENCE = int(PATIENCE_S / WINDOW_S)
 QUIET = Window(step_s=1.0, taken_percent=0.0, idle_cores=0.0)
 
 
@@ -68,6 +69,11 @@ def test_trials_in_vain_become_rare() -> None:
     tried = [number for number in range(20 * FIRST_PAUSE) if policy.next(busy(4.0)) == 1]
     assert len(tried) == 5  # after 60, 120, 240 and 480 windows
     assert all(later - earlier > FIRST_PAUSE for earlier, later in pairwise(tried))
+
+
+def test_long_windows_are_judged_sooner_but_never_one_alone() -> None:
+    policy = ThreadPolicy(most=2)
+    assert [policy.next(Window(8.0, 50.0, 0.0, wall_s=24.0)) for _ in range(2)] == [2, 1]
 
 
 def test_many_threads_are_halved_as_long_as_that_is_faster() -> None:

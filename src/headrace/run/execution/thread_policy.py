@@ -19,9 +19,9 @@ FASTER = 0.9
 """Share of the present time per step that another number of threads must stay below to be kept: the rest is noise."""
 TAKEN_PERCENT = 20.0
 """Share of the wanted processor time that others must have before fewer threads are tried."""
-PATIENCE = 10
-"""Windows in a row that must call for another number of threads before it is tried: whoever passes by changes nothing,
-for another number also changes rounding."""
+PATIENCE_S, PATIENCE_WINDOWS = 10.0, 2
+"""Time and windows in a row that must call for another number of threads before it is tried: whoever passes by changes
+nothing, for another number also changes rounding."""
 FIRST_PAUSE, LONGEST_PAUSE = 60, 960
 """Windows without another trial after one that was no use; twice as many each time. One of 60 may be slower by half:
 1% of a run at most."""
@@ -39,6 +39,8 @@ class Window:
     """Share of the processor time wanted by this process that others had instead; None where it is unknown."""
     idle_cores: float
     """Cores that nobody used, on average."""
+    wall_s: float = WINDOW_S
+    """How long it was."""
 
 
 class ThreadPolicy:
@@ -46,7 +48,7 @@ class ThreadPolicy:
 
     >>> policy = ThreadPolicy(most=2)
     >>> busy = Window(step_s=4.0, taken_percent=50.0, idle_cores=0.0)
-    >>> [policy.next(busy) for _ in range(PATIENCE)]
+    >>> [policy.next(busy) for _ in range(10)]
     [2, 2, 2, 2, 2, 2, 2, 2, 2, 1]
     >>> policy.next(Window(step_s=2.0, taken_percent=0.0, idle_cores=0.0)), policy.is_trial  # it was worth it
     (1, False)
@@ -57,7 +59,7 @@ class ThreadPolicy:
         self._most = most
         self.threads = threads or most
         self._before: tuple[int, float] | None = None
-        self._calls = 0
+        self._calls, self._called_s = 0, 0.0
         self._wait, self._pause = 0, FIRST_PAUSE
 
     @property
@@ -75,7 +77,7 @@ class ThreadPolicy:
 
     def _judge(self, before: tuple[int, float], window: Window) -> None:
         """Keep the number of threads that was tried if it is faster; if not, go back and try again later."""
-        self._before, self._calls = None, 0
+        self._before, self._calls, self._called_s = None, 0, 0.0
         threads, step_s = before
         if window.step_s < FASTER * step_s:
             self._wait, self._pause = 0, FIRST_PAUSE
@@ -87,8 +89,11 @@ class ThreadPolicy:
         """Begin a trial if several windows in a row call for one, and the last one in vain is long enough ago."""
         self._wait -= 1
         wanted = self._wanted(window)
-        self._calls = self._calls + 1 if wanted != self.threads else 0
-        if self._calls >= PATIENCE and self._wait < 0:
+        if wanted == self.threads:
+            self._calls, self._called_s = 0, 0.0
+            return
+        self._calls, self._called_s = self._calls + 1, self._called_s + window.wall_s
+        if self._calls >= PATIENCE_WINDOWS and self._called_s >= PATIENCE_S and self._wait < 0:
             self._before = self.threads, window.step_s
             self.threads = wanted
 
@@ -139,7 +144,7 @@ class ThreadControl:
         now = self._read()
         idle_cores = (now.idle_s - self._reading.idle_s) / wall_s
         taken_percent = now.taken_percent_since(self._reading)
-        threads = self._policy.next(Window(statistics.median(self._seconds), taken_percent, idle_cores))
+        threads = self._policy.next(Window(statistics.median(self._seconds), taken_percent, idle_cores, wall_s))
         self._begin(now)
         return threads
 
