@@ -6,6 +6,7 @@ against `torch.utils.flop_counter`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,9 +109,15 @@ def flat(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.cat([tensors[name].detach().flatten() for name in sorted(tensors) if name != "lm_head.weight"])
 
 
+def onednn_flops(x_shape: tuple[int, ...], weight_shape: tuple[int, ...], *_: object, **__: object) -> int:
+    """FLOPs of oneDNN's product, which PyTorch's counter does not know."""
+    return 2 * math.prod(x_shape) * weight_shape[0]
+
+
 def measured_flops(network: Network, is_training: bool) -> int:
     """FLOPs of matrix products, attention included, as PyTorch counts them."""
-    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(is_training):
+    products = {torch.ops.mkldnn._linear_pointwise: onednn_flops}
+    with FlopCounterMode(display=False, custom_mapping=products) as counter, torch.set_grad_enabled(is_training):
         loss = batch_loss(Replica(network), batch(0), slice(0, ROWS), 1.0)
         if is_training:
             loss.backward()  # type: ignore[no-untyped-call]

@@ -39,7 +39,8 @@ class ProcessorTime:
         idle_s = sum(core.idle + getattr(core, "iowait", 0.0) for core in cores)
         # Fields that are parts of others, on Linux: user has guest in it.
         every = sum(sum(core) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0) for core in cores)
-        return cls(time.process_time(), _delayed_s(), every - idle_s - stolen_s, stolen_s, idle_s)
+        busy_s = round(every - idle_s - stolen_s, 2)  # the clocks count hundredths: sums must not run backwards
+        return cls(time.process_time(), _delayed_s(), busy_s, stolen_s, idle_s)
 
     def taken_percent_since(self, before: ProcessorTime) -> float | None:
         """Return the share of the processor time wanted by this process since `before` that others had instead.
