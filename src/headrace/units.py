@@ -21,6 +21,15 @@ def human_bytes(count: float | None) -> str:
     return f"{count:.1f} TiB"
 
 
+def plural(number: int, noun: str, many: str = "") -> str:
+    """Format a number of things; `many` is the plural where it is not the noun with an s.
+
+    >>> plural(1, "thread"), plural(2000, "file"), plural(2, "process", "processes")
+    ('1 thread', '2,000 files', '2 processes')
+    """
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
 def human_count(count: float) -> str:
     """Format a count with three digits or fewer.
 

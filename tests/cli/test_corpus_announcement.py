@@ -41,7 +41,7 @@ def test_train_says_what_it_trains_on(
     code, out, err = command("train", corpus, *TINY, "training.max_steps=2", "--out", tmp_path / "run", "--json")
     assert code == 0, err
     said = err.replace("\x1b[1m", "").replace("\x1b[0m", "")
-    assert "corpus: 2 file(s)" in said
+    assert "corpus: 2 files" in said
     assert "tokenizer byte of 257 tokens" in said
     assert "3 invalid UTF-8 sequence(s)" in said
     assert "3 NUL byte(s)" in said

@@ -26,7 +26,7 @@ from rich.text import Text
 
 from headrace.activity import Activity, ignore
 from headrace.perf.breakdown import break_down, find_bottleneck
-from headrace.units import human_bytes, human_count, human_percent, human_time
+from headrace.units import human_bytes, human_count, human_percent, human_time, plural
 
 if TYPE_CHECKING:  # these import numpy, and the first word on the screen comes before that
     from headrace.data.cache.build import Progress as BuildState
@@ -201,7 +201,7 @@ def show_description(facts: dict[str, Any]) -> None:
         f" ({facts['bytes_per_token']:.2f} bytes per token)"
     )
     out.print(f"  tokenizer {escape(tokenizer['spec'])}: {tokenizer['vocab_size']:,} tokens")
-    out.print(f"  {facts['shards']} sealed shard(s), {human_bytes(facts['stored_bytes'])} on disk")
+    out.print(f"  {plural(facts['shards'], 'sealed shard')}, {human_bytes(facts['stored_bytes'])} on disk")
     build = facts.get("build")
     if build:
         rate = build["tokenised_bytes"] / max(build["tokenising_seconds"], 1e-9) / 1e6
@@ -284,7 +284,7 @@ def show_run(run: dict[str, Any]) -> None:
     for source, loss in run["validation_loss_by_source"].items():
         out.print(f"    {escape(source)}: {'no validation text' if loss is None else f'{loss:.4f}'}")
     if run["skipped_steps"]:
-        out.print(f"  [yellow]{run['skipped_steps']} update(s) skipped: the loss or gradient was not finite[/]")
+        out.print(f"  [yellow]{plural(run['skipped_steps'], 'update')} skipped: the loss or gradient was not finite[/]")
     shares = break_down(run["seconds"])
     parts = ", ".join(f"{share.stage} {share.percent:.1f}%" for share in shares)
     out.print(f"  time {human_time(run['train_seconds'])}: {parts}")

@@ -18,7 +18,7 @@ from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.perf.speed import data_wait_grade
 from headrace.run.pretraining import Pretraining
 from headrace.training.loop import StepInfo
-from headrace.units import human_bytes, human_count, human_percent, human_time
+from headrace.units import human_bytes, human_count, human_percent, human_time, plural
 
 LINE_SECONDS = 5.0
 LEAST_SHARE_PERCENT = 1.0
@@ -47,15 +47,15 @@ def _validation(loss: float | None, bits_per_byte: float | None, text: str = "")
 def corpus_line(facts: dict[str, Any]) -> str:
     """Describe the corpus of a run in one line; a count that is not known yet is estimated or left out."""
     about = "" if facts["is_complete"] else "about "
-    parts = [f"{facts['files']:,} file(s)", human_bytes(facts["bytes"])]
+    parts = [plural(facts["files"], "file"), human_bytes(facts["bytes"])]
     if facts["documents"] is not None:
-        parts.append(f"{facts['documents']:,} document(s)")
+        parts.append(plural(facts["documents"], "document"))
     if facts["tokens"] is not None:
         parts.append(f"{about}{facts['tokens']:,} tokens")
     if not facts["is_complete"]:
         parts.append(f"{100 * facts['tokenised_bytes'] / max(facts['bytes'], 1):.0f}% tokenised so far")
     if facts["epochs"] is not None:
-        parts.append(f"{about}{facts['epochs']:.3g} epoch(s) in the limit")
+        parts.append(f"{about}{facts['epochs']:.3g} epochs in the limit")
     return f"corpus: {', '.join(parts)}; tokenizer {facts['tokenizer']} of {facts['vocab_size']:,} tokens"
 
 

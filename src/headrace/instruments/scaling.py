@@ -22,6 +22,7 @@ from headrace.perf.scaling import Step, expect
 from headrace.run.config import Config
 from headrace.run.remembered_scaling import Measured, Scaling, vocabulary_of
 from headrace.training.autotune import default_micro_batch
+from headrace.units import plural
 
 TIMEOUT_S = 600.0
 
@@ -153,7 +154,7 @@ def _micro_batch_size(training: dict[str, Any]) -> int:
 
 
 def _name(way: Way) -> str:
-    return f"{way.processes} process(es) x {way.threads} thread(s)"
+    return f"{plural(way.processes, 'process', 'processes')} x {plural(way.threads, 'thread')}"
 
 
 def _summary(way: Way, runs: list[list[dict[str, Any]]], tokens: int) -> Measured:

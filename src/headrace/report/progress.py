@@ -8,7 +8,7 @@ from headrace.perf import speed
 from headrace.report.blocks import Block, Chart, Paragraph, Quote, Series, Table
 from headrace.report.read import RunRecord
 from headrace.run.records import StepRecord
-from headrace.units import human_percent, human_time
+from headrace.units import human_percent, human_time, plural
 
 MAX_POINTS = 160
 TABLE_ROWS = 12
@@ -48,7 +48,7 @@ def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
     norm = over_steps(runs, "Gradient norm", "", lambda _, line: None if line.skipped else line.gradient_norm)
     skipped = [(run.name, sum(line.skipped for line in run.metrics)) for run in runs]
     notes = [
-        Paragraph(f"{name}: {number} update(s) skipped because the loss or gradient was not finite.")
+        Paragraph(f"{name}: {plural(number, 'update')} skipped because the loss or gradient was not finite.")
         for name, number in skipped
         if number
     ]

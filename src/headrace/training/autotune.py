@@ -37,7 +37,7 @@ LONGEST_PRODUCTS = 2048
 PRODUCTS_SHARE = 0.03
 """Share of a memory limit that the probabilities of one sequence may take."""
 MARGIN = 0.95
-"""Share of the memory limit that may be planned with; the rest is for what no measurement foresees."""
+"""Share of the memory limit that a choice may use; the rest is a reserve for what measurements do not show."""
 
 
 class Search:
@@ -189,7 +189,7 @@ def _choose_threads(plain: Execution, seconds: float) -> Measurements[Execution,
 
 
 def default_micro_batch(num_rows: int, sequence_length: int) -> int:
-    """Return a micro-batch size that is quick to measure, and near what is measured to be fastest.
+    """Return a micro-batch size to use without measuring: usually near the fastest.
 
     >>> default_micro_batch(12, 256)
     6

@@ -38,12 +38,12 @@ CHECKPOINT_NAME = r"step-\d{8,}"
 
 
 def checkpoint_bytes(network: Network) -> int:
-    """Return the disk space of one checkpoint: weights, and at most two more numbers for each."""
+    """Return the disk space of one checkpoint: weights, and at most two numbers of optimizer state per weight."""
     return 12 * sum(parameter.numel() for parameter in network.parameters()) + (8 << 20)
 
 
 def check_disk_space(folder: Path, needed: int) -> None:
-    """Refuse to begin what the disk cannot hold."""
+    """Raise an error if the disk has fewer bytes free than will be written."""
     place = folder
     while not place.exists():
         place = place.parent
@@ -95,7 +95,7 @@ class Checkpoints:
         state: dict[str, Any],
         is_best: bool,
     ) -> Path:
-        """Write everything beside its place, then move it there. A failed save leaves what was there before."""
+        """Write a checkpoint to a temporary folder, then rename it. A failed save leaves earlier ones as they were."""
         contents = Contents(small_files(network, tokenizer), network.to_hugging_face()[1], optimizer)
         return self.seal(self.write(contents), step, state, is_best)
 
@@ -150,7 +150,7 @@ class Checkpoints:
         shutil.rmtree(unsealed.folder, ignore_errors=True)
 
     def find(self, name: str = "last") -> Path | None:
-        """Return the checkpoint of that name, which may be a link's; None if the run has none at all yet.
+        """Return the checkpoint of this name (`last`, `best` or step-N); None if the run has no checkpoint yet.
 
         A run that was killed after its first save, before it could make the link, has a last checkpoint without one.
         """

@@ -33,7 +33,7 @@ class Evaluation:
     num_tokens: int
     num_bytes: int
     sources: dict[str, float | None] = field(default_factory=dict)
-    """Loss on each source of a corpus of several; None: nothing of it is in the validation part."""
+    """Loss on each source, if the corpus has several; None for a source without validation text."""
     is_whole: bool = False
     """Whether this is all of the validation part, and not a sample of it."""
 
@@ -44,7 +44,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """The validation part of a corpus. A sample of so many tokens has the same rows every time."""
+    """The validation part of a corpus. A sample of a given size has the same rows every time."""
 
     def __init__(self, loader: Loader, execution: Execution, has_memory: bool = True) -> None:
         """`has_memory`: whether forward passes may take larger micro-batches than training, which keeps gradients."""
@@ -93,7 +93,7 @@ class Evaluator:
         return seconds_per_token[best]
 
     def __call__(self, network: Network, max_tokens: int) -> Evaluation:
-        """Evaluate a network on a sample of about so many tokens, or for 0 on the whole part."""
+        """Return the loss on a sample of about `max_tokens`, or for 0 on the whole part, and what follows from it."""
         samples = self._draw(max_tokens)
         measured = [(sample, self._measure(network, sample.batch)) for sample in samples]
         found = [(sample, result) for sample, result in measured if result.num_tokens]
@@ -113,7 +113,7 @@ class Evaluator:
         )
 
     def is_same(self, some_tokens: int, other_tokens: int) -> bool:
-        """Return whether evaluations on so many tokens have the same rows: beyond the whole part there are no more."""
+        """Return whether two sample sizes give the same rows, as sizes beyond the whole part do."""
         return some_tokens == other_tokens or (self._is_whole(some_tokens) and self._is_whole(other_tokens))
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Evaluator:
         return self._drawn[1]
 
     def _time(self, network: Network, batch: Batch, size: int) -> float:
-        """Measure the seconds per token of forward passes in micro-batches of so many rows."""
+        """Measure the seconds per token of forward passes in micro-batches of `size` rows."""
         part = batch.rows(slice(0, size))
         began = time.perf_counter()
         _sum_losses(network, part, replace(self._execution, micro_batch_size=size))

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES, Attention, Kernels, Matmul
 from headrace.training.config import MAX_THREADS, TrainingConfig
+from headrace.units import plural
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -64,14 +65,14 @@ class Execution:
         """Return the execution in a few words.
 
         >>> Execution(8, "bfloat16", threads=2).describe()
-        'micro-batch 8, bfloat16, 2 thread(s)'
+        'micro-batch 8, bfloat16, 2 threads'
         """
         parts = [f"micro-batch {self.micro_batch_size}", self.precision]
         parts += ["oneDNN"] if self.matmul == "onednn" else []
         parts += ["attention by products"] if self.attention == "products" else []
         parts += ["gradient checkpointing"] if self.gradient_checkpointing else []
         parts += ["compiled"] if self.compile else []
-        return ", ".join([*parts, f"{self.threads} thread(s)"])
+        return ", ".join([*parts, plural(self.threads, "thread")])
 
     @property
     def kernels(self) -> Kernels:

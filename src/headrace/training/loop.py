@@ -87,7 +87,9 @@ class StepInfo:
     elapsed_s: float
     """Training time so far, over all sessions of the run."""
     step_s: float
+    """Time from the end of the step before it, evaluation and saving included."""
     progress: float
+    """Share of the run that is done, by the limit that will end it."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time of the step by stage; of several processes, the longest data wait and rank 0's other stages."""
     mean_data_wait_s: float = 0.0
@@ -104,7 +106,7 @@ class StepInfo:
 
 
 class Loop:
-    """The wiring of batches, steps, evaluation and saving, whatever these are.
+    """The training loop over given batches, and a given way to take a step, to evaluate and to save.
 
     In a group, all processes run this loop in step: they stop, evaluate and save together, by rank 0's clock.
     """
@@ -146,6 +148,7 @@ class Loop:
             step_began = self._clock()
             self._saving.check()
             progress = limits.progress(position.step, position.elapsed_s, position.reserve_s)
+            # The warm-up counts from the first step, whose learning rate would else be 0.
             factor = learning_rate_factor(self._config, max(progress, limits.progress(1, 0.0)))
             try:
                 batch = next(self._batches)
@@ -200,7 +203,7 @@ class Loop:
         )
 
     def _between_steps(self, info: StepInfo, began: float) -> bool:
-        """Measure, evaluate and save when it is time; return whether it was, which all processes know."""
+        """Measure, evaluate and save if it is due; return whether anything was (the same in all processes)."""
         paused = self._clock()
         is_end = info.is_last and not self.was_stopped
         is_measured = not self.was_stopped and self._pauses.needs_costs(is_end) and self._is_sound(info)

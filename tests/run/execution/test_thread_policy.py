@@ -124,7 +124,7 @@ def test_a_run_lowers_its_threads_says_so_once_and_goes_back() -> None:
     machine.others = 1.0
     threads, notices = follow(control, machine, threads, range(100, 200))
     assert threads == 1
-    assert notices == ["other programs use the processor: computing with 1 thread(s) instead of 2"]
+    assert notices == ["other programs use the processor: computing with 1 thread instead of 2"]
     machine.others = 0.0
     threads, notices = follow(control, machine, threads, range(200, 300))
     assert (threads, notices) == (2, [])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.machine.contention import ProcessorTime
+from headrace.units import plural
 
 WINDOW_S, WINDOW_STEPS = 1.0, 3
 """A window is judged when it is this long and has this many steps."""
@@ -159,7 +160,7 @@ class ThreadControl:
             return None
         self._has_told = True
         done = (
-            f"{tried} thread(s) instead of {before}"
+            f"{plural(tried, 'thread')} instead of {before}"
             if tried == self._settled
             else (f"{before} threads as before, because {tried} measured no faster")
         )
