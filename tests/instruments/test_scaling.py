@@ -70,7 +70,7 @@ def test_updates_are_measured_in_processes_of_their_own(sharding: str) -> None:
 
 def test_what_cannot_be_measured_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(TrainingError, match=r"2 process\(es\) x 1 thread\(s\): could not be measured"):
+    with pytest.raises(TrainingError, match=r"2 processes x 1 thread: could not be measured"):
         scale(Config.model_validate(SMALL), [Way(2, 1)], num_steps=1, num_repeats=1)
 
 
