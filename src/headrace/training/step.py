@@ -152,6 +152,8 @@ def accumulate(
     """
     scale = 1.0 / max(batch.num_tokens, 1) if scale is None else scale
     rows = range(len(batch.inputs)) if rows is None else rows
+    if execution.engine == "native":
+        return _accumulate_natively(replica, batch, execution, scale, rows)
     loss = forward_s = backward_s = 0.0
     starts = rows[:: execution.micro_batch_size]
     for start in starts:
@@ -164,6 +166,28 @@ def accumulate(
         backward_s += backward_part_s
     waited_s = replica.exposed_s
     return loss, StepSeconds(forward_s, backward_s - (waited_s or 0.0), waited_s)
+
+
+def _accumulate_natively(
+    replica: Replica, batch: TokenBatch, execution: Execution, scale: float, rows: range
+) -> tuple[float, StepSeconds]:
+    """Compute gradients as `accumulate` does, by the native library."""
+    step = replica.native_step(execution.precision, execution.threads or torch.get_num_threads())
+    loss, seconds = 0.0, StepSeconds(0.0, 0.0)
+    for start in rows[:: execution.micro_batch_size]:
+        part = slice(start, min(start + execution.micro_batch_size, rows.stop))
+        began = time.perf_counter()
+        loss += step(
+            batch.inputs[part],
+            batch.targets[part],
+            None if batch.documents is None else batch.documents[part],
+            None if batch.mask is None else batch.mask[part],
+            scale,
+        )
+        seconds += StepSeconds(step.forward_s, time.perf_counter() - began - step.forward_s)
+    began = time.perf_counter()
+    replica.average_gradients()
+    return loss, seconds + StepSeconds(0.0, 0.0, time.perf_counter() - began if replica.group.world_size > 1 else None)
 
 
 def _forward_and_backward(
