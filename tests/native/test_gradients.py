@@ -147,8 +147,13 @@ def test_bfloat16_gradients_are_as_good_as_torch_has_them(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_results_do_not_depend_on_threads_beyond_rounding(precision: str) -> None:
-    case = CASES[0]
+@pytest.mark.parametrize("case", [CASES[0], CASES[6]], ids=str)
+@pytest.mark.parametrize("most_own_bytes", [1 << 30, 0], ids=["own gradients", "shared gradients"])
+def test_results_do_not_depend_on_threads_beyond_rounding(
+    precision: str, case: Case, most_own_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.native.engine.MOST_OWN_BYTES", most_own_bytes)
+    monkeypatch.setattr("headrace.native.engine.ROWS_AT_ONCE", case.length)  # so that threads go several rounds
     network, arrays = network_of(case), arrays_of(case)
     found = []
     for threads in (1, 2, 3, 5):

@@ -18,6 +18,8 @@ from headrace.native.library import Rows, Shape, find_library, wanted_instructio
 
 ROWS_AT_ONCE = 1024
 """Tokens that a thread computes at a time: fewer take less memory, more read and write the weights less often."""
+MOST_OWN_BYTES = 32 << 20
+"""Most bytes of gradients that threads have to themselves; beyond, they add to shared ones in turns."""
 KINDS = ("gpt2", "qwen3")
 """Kinds of blocks that the library knows (`Architecture.native_kind`), by its number for them."""
 # Names of the parameters in the order of src/network.h; of two names, a network has one.
@@ -98,7 +100,9 @@ class NativeStep:
         shape = make_shape(self._network.config, length, self._precision)
         frequencies = getattr(self._network, "frequencies", None)  # of rotary positions
         address = None if frequencies is None else frequencies.data_ptr()
-        self._plan = self._library.headrace_plan(shape, address, self._num_threads, at_once, wanted_instructions())
+        self._plan = self._library.headrace_plan(
+            shape, address, self._num_threads, at_once, MOST_OWN_BYTES, wanted_instructions()
+        )
         if not self._plan:
             raise MemoryError("not enough memory for native steps: choose training.engine=torch")
         self._planned = (length, at_once)
@@ -120,7 +124,7 @@ def make_shape(config: ModelConfig, sequence_length: int, precision: str) -> Sha
     assert kind is not None
     return Shape(
         KINDS.index(kind), config.num_layers, config.d_model, config.heads, config.feed_forward, config.vocab_size,
-        config.context, sequence_length, precision == "bfloat16",
+        config.context, sequence_length, config.tie_embeddings, precision == "bfloat16",
     )  # fmt: skip
 
 
@@ -129,8 +133,9 @@ def planned_bytes(config: ModelConfig, num_sequences: int, sequence_length: int,
     library = find_library()
     assert library is not None
     at_once = sequences_at_once(num_sequences, sequence_length, threads)
-    bytes_: int = library.headrace_plan_bytes(make_shape(config, sequence_length, precision), threads, at_once)
-    return bytes_
+    shape = make_shape(config, sequence_length, precision)
+    planned: int = library.headrace_plan_bytes(shape, threads, at_once, MOST_OWN_BYTES)
+    return planned
 
 
 def _tensors_in_order(network: Network) -> list[Tensor | None]:

@@ -19,7 +19,7 @@ class Shape(ctypes.Structure):
 
     _fields_ = [  # noqa: RUF012 - ctypes wants a plain list
         (name, ctypes.c_int32)
-        for name in "kind num_layers width num_heads feed_forward vocabulary context length is_bfloat16".split()
+        for name in "kind num_layers width num_heads feed_forward vocabulary context length is_tied is_bfloat16".split()
     ]
 
 
@@ -77,8 +77,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     for name, result, arguments in (
         ("abi", ctypes.c_int, []),
         ("instructions", ctypes.c_char_p, [ctypes.c_char_p]),
-        ("plan_bytes", integer, [shape, integer, integer]),
-        ("plan", pointer, [shape, pointer, integer, integer, ctypes.c_char_p]),
+        ("plan_bytes", integer, [shape, integer, integer, integer]),
+        ("plan", pointer, [shape, pointer, integer, integer, integer, ctypes.c_char_p]),
         ("free", None, [pointer]),
         ("step", ctypes.c_double, [pointer, pointer, pointer, rows, ctypes.c_float, ctypes.c_int, pointer]),
     ):

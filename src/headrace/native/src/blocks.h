@@ -25,8 +25,8 @@ template <class E> struct Pass {
 
     Result run() {
         Result result{0, 0};
-        const long total = task.rows.num_sequences, times = (total + task.sequences_at_once - 1) / task.sequences_at_once;
-        for (long i = 0; i < times; i++) run_sequences(i * total / times, (i + 1) * total / times, result);
+        const long total = task.rows.num_sequences, rounds = task.num_rounds;
+        for (long i = 0; i < rounds; i++) run_sequences(i * total / rounds, (i + 1) * total / rounds, result);
         return result;
     }
 
@@ -41,9 +41,7 @@ template <class E> struct Pass {
         embed();
         for (long l = 0; l < shape.num_layers; l++) forward_layer(l);
         normalise_rows(memory.final_normed, memory.final_factor, task.weights[NORM], task.weights[NORM_BIAS]);
-        result.loss += head_loss(
-            shape, task.weights[HEAD], task.gradients[HEAD], memory.normed, rows, num_rows, task.scale, memory
-        );
+        result.loss += head_loss(task, memory.normed, rows, num_rows, memory);
         result.forward_seconds += now() - began;
         memset(memory.stream_grad.data, 0, sizeof(float) * memory.stream_grad.stride * num_rows);
         norm_backward(memory.final_normed, memory.final_factor, task.weights[NORM], task.gradients[NORM],
@@ -84,16 +82,21 @@ template <class E> struct Pass {
     }
 
     void embed_backward() {
-        for (long r = 0; r < num_rows; r++) {
-            add(memory.stream_grad.row(r), task.gradients[EMBEDDING] + rows.inputs[r] * width);
-            if (task.gradients[POSITIONS])
-                add(memory.stream_grad.row(r), task.gradients[POSITIONS] + memory.position[r] * width);
-        }
+        scatter(rows.inputs, shape.vocabulary, task.gradients[EMBEDDING]);
+        if (task.gradients[POSITIONS]) scatter(memory.position, shape.length, task.gradients[POSITIONS]);
     }
 
-    void add(const float* from, float* to) const {
+    // Adds the stream's gradient to the rows of a table that were looked up.
+    void scatter(const int32_t* looked_up, long table_rows, float* table) {
+        in_turns(task, table_rows, [&](long first, long end) {
+            for (long r = 0; r < num_rows; r++) {
+                if (looked_up[r] < first || looked_up[r] >= end) continue;
+                const float* from = memory.stream_grad.row(r);
+                float* to = table + looked_up[r] * width;
 #pragma GCC ivdep
-        for (long j = 0; j < width; j++) to[j] += from[j];
+                for (long j = 0; j < width; j++) to[j] += from[j];
+            }
+        });
     }
 
     // Normalises the stream into `kept`, and applies the norm's weights into memory.normed.
@@ -124,8 +127,7 @@ template <class E> struct Pass {
         product<E, false, false>(num_rows, in, out, grad, Matrix<const float>{weight, in}, memory.workspace, finish);
     }
     void weight_grad(long layer, LayerTensor which, LayerTensor bias, long in, long out, Matrix<E> x, Matrix<E> grad) {
-        const Matrix<float> total{gradient(layer, which), in};
-        product<E, true, false>(out, in, num_rows, grad, x, memory.workspace, add_rows(total));
+        add_weight_gradient(task, in, out, num_rows, x, grad, gradient(layer, which), memory.workspace);
         if (gradient(layer, bias)) add_column_sums(grad, num_rows, out, gradient(layer, bias));
     }
 

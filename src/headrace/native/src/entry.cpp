@@ -77,34 +77,58 @@ std::vector<size_t> tensor_sizes(const Shape& shape) {
     return sizes;
 }
 
-struct Plan {
-    Shape shape;
-    long num_threads, sequences_at_once;
-    Choice choice;
+// Whether a tensor is a matrix, whose gradient threads may share.
+bool is_matrix(size_t index) {
+    if (index < NUM_NETWORK_TENSORS) return index == EMBEDDING || index == POSITIONS || index == HEAD;
+    const size_t which = (index - NUM_NETWORK_TENSORS) % NUM_LAYER_TENSORS;
+    return which == QKV || which == ATTENTION_OUT || which == UP || which == DOWN;
+}
+
+// The gradients of a thread: those of the caller, or where it does not share them parts of a block of its own.
+struct Gradients {
     std::vector<size_t> sizes;
-    std::vector<float> rotary;
-    std::vector<Block> memory;             // of each thread
-    std::vector<Block> own_gradients;      // of each thread but the first, which adds to the caller's
-    std::vector<Result> results;
+    bool is_tied, shares_matrices;
 
-    long gradient_bytes() const {
-        size_t total = 0;
-        for (size_t size : sizes) total += size;
-        return long(total * sizeof(float));
+    Gradients(const Shape& shape, long num_threads, long most_own_bytes)
+        : sizes(tensor_sizes(shape)), is_tied(shape.is_tied), shares_matrices(false) {
+        shares_matrices = (num_threads - 1) * long(own_bytes()) > most_own_bytes;
     }
-
-    // Where a thread adds its gradients: the caller's for thread 0, else parts of its own block of memory.
-    std::vector<float*> gradients_of(int thread, float* const* given) const {
-        std::vector<float*> found(sizes.size());
-        float* next = thread ? static_cast<float*>(own_gradients[thread].get()) : nullptr;
-        for (size_t i = 0; i < sizes.size(); i++) {
-            if (given[i]) found[i] = thread ? next : given[i];
-            if (i == HEAD && given[HEAD] == given[EMBEDDING]) found[HEAD] = found[EMBEDDING];
-            else next += given[i] && thread ? sizes[i] : 0;
+    bool is_own(size_t index) const { return !(shares_matrices && is_matrix(index)) && !(index == HEAD && is_tied); }
+    size_t own_bytes() const {
+        size_t total = 0;
+        for (size_t i = 0; i < sizes.size(); i++) total += is_own(i) ? sizes[i] : 0;
+        return total * sizeof(float);
+    }
+    std::vector<float*> in(float* block, float* const* given) const {
+        std::vector<float*> found(given, given + sizes.size());
+        for (size_t i = 0; block && i < sizes.size(); i++) {
+            if (!is_own(i)) continue;
+            if (given[i]) found[i] = block;
+            block += sizes[i];
         }
+        if (is_tied) found[HEAD] = found[EMBEDDING];
         return found;
     }
 };
+
+struct Plan {
+    Shape shape;
+    long num_threads, sequences_at_once;
+    const Instructions* instructions;
+    Gradients gradients;
+    std::vector<float> rotary;
+    std::vector<Block> memory;         // of each thread
+    std::vector<Block> own_gradients;  // of each thread but the first, which adds to the caller's
+    std::vector<Result> results;
+};
+
+// Calls use(tensor, first, end) for this thread's part of every tensor that has a gradient.
+template <class Use> void for_part(const Plan& plan, float* const* gradients, int thread, const Use& use) {
+    const std::vector<size_t>& sizes = plan.gradients.sizes;
+    for (size_t i = 0; i < sizes.size(); i++)
+        if (gradients[i] && !(i == HEAD && plan.shape.is_tied))
+            use(i, sizes[i] * thread / plan.num_threads, sizes[i] * (thread + 1) / plan.num_threads);
+}
 
 // Cosines and sines of position x frequency, in float32 as torch computes its own table.
 void fill_rotary(Plan& plan, const float* frequencies) {
@@ -124,30 +148,29 @@ EXPORT int headrace_abi() { return 1; }
 
 EXPORT const char* headrace_instructions(const char* wanted) { return choose(wanted).name; }
 
-EXPORT long headrace_plan_bytes(const Shape* shape, long num_threads, long sequences_at_once) {
-    size_t weights = 0;
-    for (size_t size : tensor_sizes(*shape)) weights += size;
+EXPORT long headrace_plan_bytes(const Shape* shape, long num_threads, long sequences_at_once, long most_own_bytes) {
     return num_threads * choose(nullptr).instructions->memory_bytes(*shape, sequences_at_once) +
-           (num_threads - 1) * long(weights * sizeof(float));
+           (num_threads - 1) * long(Gradients(*shape, num_threads, most_own_bytes).own_bytes());
 }
 
 EXPORT void headrace_free(Plan* plan) { delete plan; }
 
-// frequencies: of the rotary positions, half as many as a head is wide; qwen3 only.
+// frequencies: of the rotary positions, half as many as a head is wide; qwen3 only. most_own_bytes: where gradients of
+// their own would take more than this, threads share those of matrices.
 EXPORT Plan* headrace_plan(
-    const Shape* shape, const float* frequencies, long num_threads, long sequences_at_once, const char* wanted
+    const Shape* shape, const float* frequencies, long num_threads, long sequences_at_once, long most_own_bytes,
+    const char* wanted
 ) {
-    auto plan = std::make_unique<Plan>();
-    plan->shape = *shape;
-    plan->num_threads = num_threads;
-    plan->sequences_at_once = sequences_at_once;
-    plan->choice = choose(wanted);
-    plan->sizes = tensor_sizes(*shape);
+    const Instructions* instructions = choose(wanted).instructions;
+    std::unique_ptr<Plan> plan(
+        new Plan{*shape, num_threads, sequences_at_once, instructions, Gradients(*shape, num_threads, most_own_bytes), {}, {}, {},
+                 {}}
+    );
     if (frequencies) fill_rotary(*plan, frequencies);
     plan->results.resize(num_threads);
     for (long thread = 0; thread < num_threads; thread++) {
-        plan->memory.push_back(zeroed(plan->choice.instructions->memory_bytes(*shape, sequences_at_once)));
-        plan->own_gradients.push_back(zeroed(thread ? plan->gradient_bytes() : 0));
+        plan->memory.push_back(zeroed(instructions->memory_bytes(*shape, sequences_at_once)));
+        plan->own_gradients.push_back(zeroed(thread ? plan->gradients.own_bytes() : 0));
         if (!plan->memory.back() || !plan->own_gradients.back()) return nullptr;
     }
     return plan.release();
@@ -160,31 +183,41 @@ EXPORT double headrace_step(
 ) {
     const long length = plan->shape.length, num_sequences = rows->num_sequences;
     const long active = num_sequences < plan->num_threads ? num_sequences : plan->num_threads;
+    const long most = (num_sequences + active - 1) / active;
+    const long num_rounds = (most + plan->sequences_at_once - 1) / plan->sequences_at_once;
     Pool& pool = pool_of(int(plan->num_threads));
-    std::vector<std::vector<float*>> own;
-    for (int thread = 0; thread < active; thread++) own.push_back(plan->gradients_of(thread, gradients));
+    Turns turns(active);
+    std::vector<std::vector<float*>> of_threads;
+    for (int thread = 0; thread < active; thread++)
+        of_threads.push_back(
+            plan->gradients.in(thread ? static_cast<float*>(plan->own_gradients[thread].get()) : nullptr, gradients)
+        );
+    if (overwrite)
+        pool.run([&](int thread) {
+            for_part(*plan, gradients, thread, [&](size_t tensor, size_t first, size_t end) {
+                std::memset(gradients[tensor] + first, 0, (end - first) * sizeof(float));
+            });
+        });
     pool.run([&](int thread) {
         if (thread >= active) return;
-        if (thread || overwrite)
-            for (size_t i = 0; i < plan->sizes.size(); i++)
-                if (own[thread][i]) std::memset(own[thread][i], 0, plan->sizes[i] * sizeof(float));
+        if (thread) std::memset(plan->own_gradients[thread].get(), 0, plan->gradients.own_bytes());
         const long begin = num_sequences * thread / active, end = num_sequences * (thread + 1) / active;
         const Rows part{rows->inputs + begin * length, rows->targets + begin * length,
                         rows->documents ? rows->documents + begin * length : nullptr,
                         rows->mask ? rows->mask + begin * length : nullptr, end - begin};
-        plan->results[thread] = plan->choice.instructions->add_gradients(
-            {&plan->shape, weights, own[thread].data(), plan->rotary.data(), part, plan->sequences_at_once, scale,
-             plan->memory[thread].get()});
+        plan->results[thread] = plan->instructions->add_gradients(
+            {&plan->shape, weights, of_threads[thread].data(), plan->rotary.data(), part, num_rounds,
+             plan->sequences_at_once, scale, plan->memory[thread].get(), thread,
+             plan->gradients.shares_matrices ? int(active) : 1, &turns});
     });
-    pool.run([&](int thread) {
-        for (size_t i = 0; i < plan->sizes.size(); i++) {
-            if (!gradients[i] || (i == HEAD && gradients[HEAD] == gradients[EMBEDDING])) continue;
-            const size_t begin = plan->sizes[i] * thread / plan->num_threads;
-            const size_t end = plan->sizes[i] * (thread + 1) / plan->num_threads;
-            for (int other = 1; other < active; other++)
-                for (size_t j = begin; j < end; j++) gradients[i][j] += own[other][i][j];
-        }
-    });
+    if (active > 1)
+        pool.run([&](int thread) {
+            for_part(*plan, gradients, thread, [&](size_t tensor, size_t first, size_t end) {
+                if (!plan->gradients.is_own(tensor)) return;
+                for (int other = 1; other < active; other++)
+                    for (size_t j = first; j < end; j++) gradients[tensor][j] += of_threads[other][tensor][j];
+            });
+        });
     double loss = 0;
     for (int thread = 0; thread < active; thread++) loss += plan->results[thread].loss;
     *forward_seconds = plan->results[0].forward_seconds;

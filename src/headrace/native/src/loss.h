@@ -1,6 +1,6 @@
 // The loss of the head: logits exist for some rows at a time, and become their own gradient in place.
 #pragma once
-#include "memory.h"
+#include "sharing.h"
 
 namespace ISA {
 
@@ -25,15 +25,13 @@ template <class E> double cross_entropy(E* logits, long n, long target, float sc
 
 // Adds the gradients of the head, writes those of its input to memory.normed_grad, and returns scale x the losses.
 template <class E>
-double head_loss(
-    const Shape& shape, const float* weight, float* weight_grad, Matrix<E> hidden, const Rows& rows, long num_rows,
-    float scale, Memory<E>& memory
-) {
-    const long width = shape.width, vocabulary = shape.vocabulary;
-    const long at_once = Memory<E>::most_logit_rows(shape, num_rows);
+double head_loss(const Task& task, Matrix<E> hidden, const Rows& rows, long num_rows, Memory<E>& memory) {
+    const long width = task.shape->width, vocabulary = task.shape->vocabulary;
+    const long num_chunks = Memory<E>::num_logit_chunks(*task.shape, task.sequences_at_once);
+    const float* weight = task.weights[HEAD];
     double loss = 0;
-    for (long first = 0; first < num_rows; first += at_once) {
-        const long count = num_rows - first < at_once ? num_rows - first : at_once;
+    for (long chunk = 0; chunk < num_chunks; chunk++) {
+        const long first = chunk * num_rows / num_chunks, count = (chunk + 1) * num_rows / num_chunks - first;
         const Matrix<E> inputs{hidden.row(first), hidden.stride};
         product<E, false, true>(
             count, vocabulary, width, inputs, Matrix<const float>{weight, width}, memory.workspace, store_rows(memory.logits)
@@ -41,18 +39,16 @@ double head_loss(
         for (long i = 0; i < count; i++) {
             const bool counts = !rows.mask || rows.mask[first + i];
             const double nats =
-                cross_entropy(memory.logits.row(i), vocabulary, rows.targets[first + i], counts ? scale : 0.0f);
+                cross_entropy(memory.logits.row(i), vocabulary, rows.targets[first + i], counts ? task.scale : 0.0f);
             if (counts) loss += nats;
         }
         product<E, false, false>(
             count, width, vocabulary, memory.logits, Matrix<const float>{weight, width}, memory.workspace,
             store_rows(Matrix<float>{memory.normed_grad.row(first), memory.normed_grad.stride})
         );
-        product<E, true, false>(
-            vocabulary, width, count, memory.logits, inputs, memory.workspace, add_rows(Matrix<float>{weight_grad, width})
-        );
+        add_weight_gradient(task, width, vocabulary, count, inputs, memory.logits, task.gradients[HEAD], memory.workspace);
     }
-    return loss * scale;
+    return loss * task.scale;
 }
 
 }  // namespace ISA

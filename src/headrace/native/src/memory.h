@@ -47,10 +47,10 @@ template <class E> struct Memory {
     Workspace workspace;
     long bytes;
 
-    static long most_logit_rows(const Shape& shape, long rows) {
-        const long fitting = LOGIT_BYTES / (shape.vocabulary * long(sizeof(E)));
-        const long most = fitting < 64 ? 64 : fitting, chunks = (rows + most - 1) / most;
-        return (rows + chunks - 1) / chunks;
+    // The number of parts in which the rows of a round go through the head.
+    static long num_logit_chunks(const Shape& shape, long sequences_at_once) {
+        const long fitting = LOGIT_BYTES / (shape.vocabulary * long(sizeof(E))), most = fitting < 64 ? 64 : fitting;
+        return (sequences_at_once * shape.length + most - 1) / most;
     }
 
     Memory(const Shape& shape, long sequences_at_once, void* base) {
@@ -81,7 +81,8 @@ template <class E> struct Memory {
         qkv_grad = arena.matrix<E>(rows, 3 * width);
         attended_grad = arena.matrix<E>(rows, width);
         rounded_grad = arena.matrix<E>(rows, width);
-        logits = arena.matrix<E>(most_logit_rows(shape, rows), shape.vocabulary);
+        const long chunks = num_logit_chunks(shape, sequences_at_once);
+        logits = arena.matrix<E>((rows + chunks - 1) / chunks, shape.vocabulary);
         final_normed = arena.matrix<E>(rows, width);
         final_factor = arena.take<float>(rows);
         query = arena.matrix<E>(length, head);

@@ -5,7 +5,7 @@
 enum Kind : int32_t { GPT2 = 0, QWEN3 = 1 };
 
 struct Shape {
-    int32_t kind, num_layers, width, num_heads, feed_forward, vocabulary, context, length, is_bfloat16;
+    int32_t kind, num_layers, width, num_heads, feed_forward, vocabulary, context, length, is_tied, is_bfloat16;
 
     long head_width() const { return width / num_heads; }
     long up_width() const { return kind == QWEN3 ? 2L * feed_forward : feed_forward; }  // of gate and up together
@@ -28,6 +28,13 @@ struct Rows {
     long num_sequences;
 };
 
+// The turns in which threads add to gradients that they share. Each gradient is cut into as many slices as there are
+// threads; thread t begins with slice t and goes on with the next one, after the thread that comes after it has left that.
+// So nobody waits while all are equally fast, and every number is added in one order, whatever they do meanwhile.
+struct Turns;
+void wait_for_turn(Turns&, int thread);
+void end_turn(Turns&, int thread);
+
 // All that one thread needs to add the gradients of its rows.
 struct Task {
     const Shape* shape;
@@ -35,9 +42,11 @@ struct Task {
     float* const* gradients;
     const float* rotary;  // for each position, cosines and then sines of half of a head's width; qwen3 only
     Rows rows;
-    long sequences_at_once;
+    long num_rounds, sequences_at_once;  // the rows are computed in so many parts, each of at most so many sequences
     float scale;
     void* memory;
+    int thread, num_sharing;  // how many threads share the gradients of matrices: all, or 1 if each has its own
+    Turns* turns;
 };
 
 struct Result {

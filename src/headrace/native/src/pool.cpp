@@ -21,6 +21,18 @@ void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
 
 }  // namespace
 
+// Before its turn number n, a thread waits until the next thread has ended n turns: the slice is free then.
+void wait_for_turn(Turns& turns, int thread) {
+    const std::atomic<uint32_t>& next = turns.counts[(thread + 1) % turns.counts.size()].ended;
+    const uint32_t own = turns.counts[thread].ended.load(std::memory_order_relaxed);
+    for (uint32_t ended; int32_t((ended = next.load(std::memory_order_acquire)) - own) < 0;) wait_while(next, ended);
+}
+
+void end_turn(Turns& turns, int thread) {
+    turns.counts[thread].ended.fetch_add(1, std::memory_order_release);
+    turns.counts[thread].ended.notify_all();
+}
+
 Pool::Pool(int num_threads) {
     for (int i = 1; i < num_threads; i++) workers.emplace_back([this, i] { serve(i); });
 }

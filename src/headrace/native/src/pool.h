@@ -5,6 +5,8 @@
 #include <thread>
 #include <vector>
 
+#include "network.h"
+
 class Pool {
 public:
     explicit Pool(int num_threads);
@@ -20,6 +22,14 @@ private:
     const std::function<void(int)>* work = nullptr;
     std::atomic<uint32_t> round{0}, num_busy{0};
     bool is_over = false;
+};
+
+struct Turns {
+    struct alignas(64) Count {
+        std::atomic<uint32_t> ended{0};
+    };
+    explicit Turns(long num_threads) : counts(num_threads) {}
+    std::vector<Count> counts;  // of the turns that each thread has ended
 };
 
 // Returns the pool of this process with that many threads. After a fork the child gets threads of its own.

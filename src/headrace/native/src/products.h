@@ -206,7 +206,7 @@ template <class E, bool A_TRANSPOSED, bool B_TRANSPOSED, class SA, class SB, cla
 void product(
     long num_rows, long num_columns, long num_k, Matrix<SA> a, Matrix<SB> b, Workspace& workspace, const Finish& finish
 ) {
-    if (!num_rows || !num_columns) return;
+    if (!num_rows || !num_columns || !num_k) return;
     const long num_words = words<E>(num_k), at_once = columns_at_once(num_words, num_columns);
     const long num_blocks = (num_rows + TILE_ROWS - 1) / TILE_ROWS;
     for (long first = 0; first < num_columns; first += at_once) {
@@ -222,6 +222,8 @@ void product(
                 zip_rows<E, PACKED_ROWS>(a.data + row, a.stride, num_k, present, workspace.rows);
                 left = (const char*)workspace.rows, row_stride = 4, word_stride = 4 * PACKED_ROWS;
             }
+            if constexpr (requires { finish.prefetch(row, first, width); })
+                for (long i = 0; i < height; i++) finish.prefetch(row + i, first, width);
             const Tile compute = tile_of<E>(height, Count<TILE_ROWS>::Indices());
             for (long j = 0; j < width; j += PANEL)
                 compute(left, row_stride, word_stride, workspace.panels + j * num_words, num_words, workspace.strip + j,
@@ -243,8 +245,15 @@ template <class S> auto store_rows(Matrix<S> to, const float* bias = nullptr) {
             for (long j = 0; j < count; j++) store(out[j], strip[j]);
     };
 }
-inline auto add_rows(Matrix<float> to, const float* bias = nullptr) {
-    return [=](long row, long column, long count, const float* strip) {
+struct AddRows {
+    Matrix<float> to;
+    const float* bias;
+    // Gradients come from main memory: asked for before the tiles are computed, they are there when they are needed.
+    void prefetch(long row, long column, long count) const {
+        const float* out = to.row(row) + column;
+        for (long j = 0; j < count; j += 64 / sizeof(float)) __builtin_prefetch(out + j, 1, 2);
+    }
+    void operator()(long row, long column, long count, const float* strip) const {
         float* out = to.row(row) + column;
         if (bias)
 #pragma GCC ivdep
@@ -252,7 +261,8 @@ inline auto add_rows(Matrix<float> to, const float* bias = nullptr) {
         else
 #pragma GCC ivdep
             for (long j = 0; j < count; j++) out[j] += strip[j];
-    };
-}
+    }
+};
+INLINE AddRows add_rows(Matrix<float> to, const float* bias = nullptr) { return {to, bias}; }
 
 }  // namespace ISA
