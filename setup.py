@@ -1,7 +1,7 @@
 """Builds the native library (docs/design/native.md) where there is a C++ compiler; without one, the install goes on.
 
 The library is plain C to its callers (ctypes), so one build serves every version of Python and PyTorch. Its kernels are
-compiled once for each instruction set, and the best one is picked when it is loaded: what this machine has is not asked.
+compiled once for each instruction set, and the best one is picked where it runs, whatever the building machine has.
 """
 
 from __future__ import annotations

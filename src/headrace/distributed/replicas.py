@@ -29,7 +29,7 @@ class Replica:
         self.network = network
         self.group = group
         self._forward: nn.Module = _Forward(network)
-        self._native: dict[tuple[str, int], NativeStep] = {}
+        self._native: dict[tuple[str, int, int], NativeStep] = {}
 
     def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels) -> Tensor:
         """Return the network's hidden states of this process's rows."""
@@ -37,10 +37,11 @@ class Replica:
 
     def native_step(self, precision: str, num_threads: int) -> NativeStep:
         """Return the native step of the network. Only the newest is kept: each has memory of its own."""
-        if (precision, num_threads) not in self._native:
+        key = (precision, num_threads, len(self.network.blocks))
+        if key not in self._native:
             self._native.clear()
-            self._native[precision, num_threads] = NativeStep(self.network, precision, num_threads)
-        return self._native[precision, num_threads]
+            self._native[key] = NativeStep(self.network, precision, num_threads)
+        return self._native[key]
 
     def average_gradients(self) -> None:
         """Make gradients that no backward pass has exchanged, such as native ones, means over the group."""

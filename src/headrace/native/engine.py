@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ class NativeStep:
         self.forward_s = 0.0
         """Seconds that the forward passes of the last call took, in the first thread."""
         self._plan: Any = None
+        self._free: Callable[[], Any] = lambda: None
 
     def __call__(
         self,
@@ -95,9 +97,9 @@ class NativeStep:
         if self._planned == (length, at_once):
             return
         self._planned = None
-        if self._plan is not None:
-            self._free()
+        self._free()
         shape = make_shape(self._network.config, length, self._precision)
+        shape.num_layers = len(self._network.blocks)  # a rehearsal leaves some out
         frequencies = getattr(self._network, "frequencies", None)  # of rotary positions
         address = None if frequencies is None else frequencies.data_ptr()
         self._plan = self._library.headrace_plan(
@@ -140,7 +142,7 @@ def planned_bytes(config: ModelConfig, num_sequences: int, sequence_length: int,
 
 def _tensors_in_order(network: Network) -> list[Tensor | None]:
     """List the parameters as src/network.h orders them, None where this network has none."""
-    named = dict(network.named_parameters())
+    named: dict[str, Tensor] = dict(network.named_parameters())
     named.setdefault("head", network.embedding.weight)
     names = list(NETWORK_TENSORS)
     for number in range(len(network.blocks)):

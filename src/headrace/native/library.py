@@ -10,14 +10,14 @@ from pathlib import Path
 ABI = 1
 """Number of the interface between this file and src/entry.cpp; a library of another number is not used."""
 MASK = "HEADRACE_NATIVE_ISA"
-"""Environment variable that names an instruction set to use in place of the best (avx512, avx2, baseline): for tests."""
+"""Environment variable that names an instruction set to use in place of the best one (avx512, avx2, baseline)."""
 PATH = Path(__file__).with_name("libheadrace.so")
 
 
 class Shape(ctypes.Structure):
     """The shape of a network and its sequences, as src/network.h has it."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes wants a plain list
+    _fields_ = [
         (name, ctypes.c_int32)
         for name in "kind num_layers width num_heads feed_forward vocabulary context length is_tied is_bfloat16".split()
     ]
@@ -26,7 +26,7 @@ class Shape(ctypes.Structure):
 class Rows(ctypes.Structure):
     """Sequences of a batch: pointers to int32 and uint8 arrays, the last two of which may be missing."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         *((name, ctypes.c_void_p) for name in ("inputs", "targets", "documents", "mask")),
         ("num_sequences", ctypes.c_long),
     ]

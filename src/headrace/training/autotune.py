@@ -56,18 +56,22 @@ class Search:
         reserve: Callable[[], int] = lambda: 0,
         num_processes: int = 1,
         seconds: float = CHOOSING_SECONDS,
+        sharding: str = "ddp",
     ) -> None:
         """`reserve` returns the bytes that will be needed beside passes (the optimizer's state) and are not there yet.
 
-        `num_processes`: how many share the rows of a batch. `seconds`: after these, one round per choice is enough.
+        `num_processes`: how many share the rows of a batch; `sharding`: how they share the model. `seconds`: after
+        these, one round per choice is enough.
         """
         self._model, self._training, self._limit = model, training, memory_limit
         self._reserve, self._seconds = reserve, seconds
         num_rows = self._num_rows = training.batch_size // num_processes
         self._probe_size = default_micro_batch(num_rows, training.sequence_length)
-        self._why_not_native = why_not_native(model, training)
+        self._why_not_native = why_not_native(model, training, sharding)
         if training.engine == "native" and self._why_not_native:
-            raise UsageError(f"training.engine=native is not possible: {self._why_not_native}. Use training.engine=auto.")
+            raise UsageError(
+                f"training.engine=native is not possible: {self._why_not_native}. Use training.engine=auto."
+            )
         self.best = _plainest(training, num_rows, self._probe_size, memory_limit)
         """The fastest way that is known so far."""
         self._sizes = [] if training.micro_batch_size else candidate_sizes(num_rows, training.sequence_length)
@@ -259,8 +263,10 @@ def _alternatives(
     return ways
 
 
-def why_not_native(model: ModelConfig, training: TrainingConfig) -> str:
+def why_not_native(model: ModelConfig, training: TrainingConfig, sharding: str = "ddp") -> str:
     """Return why the native library cannot compute the steps of a run, in words for a person; empty if it can."""
+    if sharding == "fsdp":
+        return "it needs whole weights, and fsdp shards them"
     if torch.cuda.is_available():
         return "it computes on processors only, and there is a GPU"
     if training.gradient_checkpointing or training.compile:

@@ -107,9 +107,8 @@ def show_plan(plan: Plan) -> None:
     execution = plan.execution
     kernel = "oneDNN" if execution.matmul == "onednn" else "default kernels"
     attention = "attention by batched products" if execution.attention == "products" else "fused attention"
-    display.out.print(
-        f"  computed in {execution.precision} with {kernel} and {attention}, micro-batch {execution.micro_batch_size}"
-    )
+    code = "the native library" if execution.engine == "native" else f"{kernel} and {attention}"
+    display.out.print(f"  computed in {execution.precision} with {code}, micro-batch {execution.micro_batch_size}")
     display.out.print(f"  bound by {plan.bound.name}: {plan.bound.evidence}")
     parts = ", ".join(f"{name} {human_bytes(size)}" for name, size in plan.memory.as_dict().items() if size)
     display.out.print(f"[bold]{human_bytes(plan.memory.total)}[/] of memory: {parts}")
