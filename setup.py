@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src/headrace/native/src")
 FLAGS = [
-    "-O3", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra",
+    "-O3", "-g0", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra",
     # Sums in any order and reciprocals, so that loops become vectors; infinities and NaN keep their meaning.
     "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros", "-freciprocal-math",
 ]  # fmt: skip

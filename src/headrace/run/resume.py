@@ -15,7 +15,7 @@ from headrace.run.directory import Kind, RunFolder
 from headrace.run.records import CheckpointState, SavedModel
 from headrace.training.autotune import default_micro_batch, why_not_native
 from headrace.training.checkpoint import Checkpoints
-from headrace.training.execution import Engine, Execution
+from headrace.training.execution import Execution
 from headrace.training.restore import STATE, read_state
 
 
@@ -80,7 +80,7 @@ def resumed_execution(saved: CheckpointState, config: Config, group: Group) -> E
     Its engine changes if another one is asked for, or the native library cannot be used any more.
     """
     training = config.training
-    before = with_possible_engine(saved.execution, config)
+    before = with_wanted_engine(saved.execution, config)
     if saved.processes == group.world_size:
         return before
     is_given = training.threads not in (0, before.threads)
@@ -91,18 +91,25 @@ def resumed_execution(saved: CheckpointState, config: Config, group: Group) -> E
     )
 
 
+def with_wanted_engine(execution: Execution, config: Config) -> Execution:
+    """Return an execution of an earlier session with the engine that is asked for today, if it is there today."""
+    wanted = config.training.engine
+    if wanted == "native" and execution.engine == "torch":
+        execution = replace(execution, engine="native", micro_batch_size=config.training.batch_size)
+    return _by_torch(execution, config) if wanted == "torch" else with_possible_engine(execution, config)
+
+
 def with_possible_engine(execution: Execution, config: Config) -> Execution:
-    """Return an execution of an earlier session with the engine that is asked for today, and that is there today."""
-    model, training = config.model, config.training
-    wanted = execution.engine if training.engine == "auto" else training.engine
-    engine: Engine = "torch" if why_not_native(model, training, config.run.sharding) else wanted
-    if engine == execution.engine:
+    """Return an execution of an earlier session, computed by torch where the native library is not there today."""
+    reason = why_not_native(config.model, config.training, config.run.sharding)
+    return _by_torch(execution, config) if reason else execution
+
+
+def _by_torch(execution: Execution, config: Config) -> Execution:
+    if execution.engine == "torch":
         return execution
-    if engine == "native":
-        return replace(execution, engine=engine, micro_batch_size=training.batch_size)
-    return replace(
-        execution, engine=engine, micro_batch_size=default_micro_batch(training.batch_size, training.sequence_length)
-    )
+    size = default_micro_batch(config.training.batch_size, config.training.sequence_length)
+    return replace(execution, engine="torch", micro_batch_size=size)
 
 
 def describe_engine_change(before: Execution, execution: Execution, config: Config) -> str:

@@ -12,7 +12,7 @@ from headrace.run.execution.log import ExecutionLog
 from headrace.run.execution.pace import ChosenExecution, PaceCheck, remembered_execution
 from headrace.run.execution.store import Remembered
 from headrace.run.memory import count_memory, memory_limit
-from headrace.run.resume import with_possible_engine
+from headrace.run.resume import with_possible_engine, with_wanted_engine
 from headrace.training.autotune import Search
 from headrace.training.choosing import Piece, TrainingChoice
 from headrace.training.execution import Execution
@@ -104,7 +104,7 @@ def resume_choice(config: Config, step: int, log: ExecutionLog, reserve: Callabl
         [replace(piece, execution=with_possible_engine(piece.execution, config)) for piece in pieces]
         for pieces in log.after(step)
     ]
-    final = None if log.final is None else with_possible_engine(log.final, config)
+    final = None if log.final is None else with_wanted_engine(log.final, config)
     choosing = TrainingChoice(search, repeated, final)
     return _begun(search, choosing, remembered_execution(config, search))
 
