@@ -29,16 +29,20 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def say(message: Text | str, console: Console = err, indent: int = 2) -> int:
-    """Print a message, in a terminal wrapped at words; further lines are indented. Return the rows that it takes."""
+def wrapped(message: Text | str, console: Console = err) -> list[Text]:
+    """Return the rows that a message takes: in a terminal it is wrapped at words, and further rows are indented."""
     text = message if isinstance(message, Text) else Text(message)
     if not console.is_terminal:
-        console.print(text)
-        return 1
+        return [text]
+    indent = 2 + len(text.plain) - len(text.plain.lstrip())
     lines = text.wrap(console, max(1, console.width - indent))
-    for number, line in enumerate(lines):
-        console.print(Text(" " * indent if number else "") + line)
-    return len(lines)
+    return [Text(" " * indent if number else "") + line for number, line in enumerate(lines)]
+
+
+def say(message: Text | str, console: Console = err) -> None:
+    """Print a message, in a terminal wrapped at words."""
+    for row in wrapped(message, console):
+        console.print(row)
 
 
 def show_error(message: str) -> None:
@@ -110,9 +114,15 @@ def loading(in_plain_lines: bool = True) -> Iterator[None]:
         yield
 
 
-def show_notices(lines: Iterable[str], console: Console) -> int:
-    """Print what the user should know although it is not an error; return the rows of the terminal that it takes."""
-    return sum(say(Text.assemble("  ", ("noticed:", "yellow"), " ", line), console, indent=4) for line in lines)
+def show_notices(lines: Iterable[str], console: Console) -> None:
+    """Print what the user should know although it is not an error, one line each."""
+    for line in lines:
+        say(as_notice(line), console)
+
+
+def as_notice(message: str) -> Text:
+    """Return a message as it looks where the user should know it although it is not an error."""
+    return Text.assemble("  ", ("noticed:", "yellow"), " ", message)
 
 
 def notices(facts: dict[str, Any]) -> list[str]:

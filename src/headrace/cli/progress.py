@@ -8,7 +8,7 @@ from typing import Any
 from rich.live import Live
 from rich.text import Text
 
-from headrace.cli.display import as_warning, err, notices, say, show_notices
+from headrace.cli.display import as_notice, as_warning, err, notices, say, wrapped
 from headrace.cli.figures import Figures
 from headrace.cli.screen import Screen
 from headrace.perf.smoothing import SmoothedLoss
@@ -51,7 +51,7 @@ class TrainingDisplay:
         self._smoothed = SmoothedLoss()
         self._screen = Screen(rows_above=0)
         self._recall()
-        self._live = self._make_live() if err.is_terminal else None
+        self._live = self._make_live() if err.is_interactive else None
 
     def _make_live(self) -> Live:
         return Live(
@@ -75,9 +75,10 @@ class TrainingDisplay:
         size, arch = human_count(pretraining.counts.num_parameters), pretraining.config.model.arch
         way = self._way() if pretraining.computing.is_final else "how to compute steps is chosen during the first ones"
         self._say(f"{arch}: {size} parameters, {way}; {pretraining.folder.path}")
-        self._screen.rows_above += show_notices(self._pretraining.tokenizer.notices, err)
+        for notice in pretraining.tokenizer.notices:
+            self._say(as_notice(notice))
         self._show_corpus()
-        for notice in self._pretraining.notices:
+        for notice in pretraining.notices:
             self._say(notice)
         if self._live is not None:
             self._live.__enter__()
@@ -137,7 +138,8 @@ class TrainingDisplay:
             self._say(as_warning(warning))
 
     def _say(self, text: str | Text) -> None:
-        self._screen.rows_above += say(text)
+        self._screen.rows_above += len(wrapped(text))  # first, because the screen is drawn again below what is printed
+        say(text)
 
     def _way(self) -> str:
         """Describe how steps are computed, with the peak that they are compared with once it is known."""
@@ -151,6 +153,7 @@ class TrainingDisplay:
         facts = self._pretraining.corpus()
         self._has_shown_all, self._epoch_tokens = facts["is_complete"], facts["epoch_tokens"]
         self._say(corpus_line(facts))
-        self._screen.rows_above += show_notices(notices(facts), err)
+        for notice in notices(facts):
+            self._say(as_notice(notice))
         if facts["warning"]:
             self._say(as_warning(facts["warning"]))

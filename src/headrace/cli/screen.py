@@ -23,6 +23,8 @@ LEAST_ROWS = 10
 LOWEST_PLOT, HIGHEST_PLOT = 5, 14
 MOST_SAMPLE_ROWS = 12
 BETWEEN = "   "
+ROOM_FOR_KEYS = 4
+"""Columns left free at the end of the last line: terminals show ^C there, which must not begin a line of its own."""
 
 
 class Doing:
@@ -70,14 +72,14 @@ class Screen:
         figures, doing = self.figures, self.doing.__rich__()
         if figures is None:
             return [doing]
-        top = [_bar(console, figures, width), *_flow(figures.position(), width), doing]
+        top = [_bar(console, figures, width), *_flow(console, figures.position(), width), doing]
         rest = max(0, height - len(top))
         if width >= WIDE:
             return [*top, *self._two_columns(console, figures, width, rest)]
         return [*top, *self._one_column(console, figures, width, rest)]
 
     def _one_column(self, console: Console, figures: Figures, width: int, height: int) -> list[Text]:
-        below = _flow(figures.performance(), width)
+        below = _flow(console, figures.performance(), width)
         rest = height - len(below) - 1
         sample = self._sample_lines(console, width, rest // 2)
         plot = self._plot(figures, width, min(HIGHEST_PLOT, max(LOWEST_PLOT, rest - len(sample))))
@@ -88,7 +90,7 @@ class Screen:
         left = self._plot(figures, half, min(HIGHEST_PLOT + 4, max(LOWEST_PLOT, height - 1)))[:height]
         right = [Text.assemble((f"{name:<14}", "dim"), value) for name, value in figures.performance().items()]
         right = [line for text in right for line in text.wrap(console, half)]
-        right += self._sample_lines(console, half, height - len(right))
+        right += [Text(), *self._sample_lines(console, half, height - len(right) - 1)]
         rows = max(len(left), min(len(right), height))
         left += [Text()] * (rows - len(left))
         right += [Text()] * (rows - len(right))
@@ -112,7 +114,7 @@ class Screen:
         rows = max(1, (min(height, MOST_SAMPLE_ROWS) - 1) // len(samples))
         for number, sample in enumerate(samples):
             prompt = self.prompts[number] if number < len(self.prompts) else ""
-            lines += list(sample_text(sample, prompt).wrap(console, width))[:rows]
+            lines += list(sample_text(sample, prompt).wrap(console, width - ROOM_FOR_KEYS))[:rows]
         return lines[:height]
 
 
@@ -135,7 +137,7 @@ def _bar(console: Console, figures: Figures, width: int) -> Text:
     return Text.assemble(line, words)
 
 
-def _flow(named: Mapping[str, str], width: int) -> list[Text]:
+def _flow(console: Console, named: Mapping[str, str], width: int) -> list[Text]:
     """Return names and values one after the other, in as many lines as they need; none is divided unless it must."""
     lines = [Text()]
     for name, value in named.items():
@@ -143,7 +145,7 @@ def _flow(named: Mapping[str, str], width: int) -> list[Text]:
         if lines[-1].cell_len and lines[-1].cell_len + len(BETWEEN) + item.cell_len > width:
             lines.append(Text())
         lines[-1] = Text.assemble(lines[-1], BETWEEN if lines[-1].cell_len else "", item)
-    return lines
+    return [row for line in lines for row in line.wrap(console, width)]
 
 
 def _side_by_side(left: Text, right: Text, width: int) -> Text:

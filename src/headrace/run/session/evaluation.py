@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from headrace.activity import Activity, ignore
 from headrace.data.tokens.tokenizers import Tokenizer
@@ -21,6 +22,7 @@ TEXT_TOKENS = 120
 FIRST_TEXT_S = 0.1
 """Most seconds for the text of the untrained network, which training waits for."""
 ROWS_TO_PROMPT_FROM = 8
+MOST_SEEDS = 1 << 63
 
 
 class RunEvaluation:
@@ -79,12 +81,14 @@ class RunEvaluation:
         """Return every prompt and its continuation, as far as they come in time."""
         share_s, self._text_s = seconds / len(self.prompts), 0.0
         with torch_threads(1):  # threads that meet after every product of one row cost more than they compute
-            return BETWEEN_SAMPLES.join(self._continue(network, prompt, share_s) for prompt in self.prompts)
+            samples = [self._continue(network, number, share_s) for number in range(len(self.prompts))]
+        return BETWEEN_SAMPLES.join(samples)
 
-    def _continue(self, network: Network, prompt: str, seconds: float) -> str:
+    def _continue(self, network: Network, number: int, seconds: float) -> str:
         """Return a prompt and its continuation, and add what a whole sample would take to what all of them take."""
-        began, pieces = time.perf_counter(), []
-        for piece in text_pieces(network, self._tokenizer, prompt, self._sampling):
+        began, pieces, prompt = time.perf_counter(), [], self.prompts[number]
+        sampling = replace(self._sampling, seed=(self._sampling.seed + number) % MOST_SEEDS)
+        for piece in text_pieces(network, self._tokenizer, prompt, sampling):
             pieces.append(piece)
             if time.perf_counter() - began >= seconds:
                 break
