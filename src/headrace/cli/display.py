@@ -45,6 +45,11 @@ def say(message: Text | str, console: Console = err) -> None:
         console.print(row)
 
 
+def say_markup(markup: str) -> None:
+    """Print a line of a result with rich's markup in it, in a terminal wrapped at words."""
+    say(Text.from_markup(markup), out)
+
+
 def show_error(message: str) -> None:
     err.print(f"[bold red]error:[/] {escape(message)}")
 

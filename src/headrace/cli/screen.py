@@ -40,8 +40,9 @@ class Doing:
 
     def __rich__(self) -> Text:
         stopping = "stopping: " if self.is_stopping else ""
-        passed = human_time(time.monotonic() - self._began_s)
-        return Text(f"{stopping}{self._doing} ({passed})", style="bold" if stopping else "", no_wrap=True)
+        passed_s = time.monotonic() - self._began_s
+        passed = f" ({human_time(round(passed_s))})" if passed_s >= 1 else ""
+        return Text(f"{stopping}{self._doing}{passed}", style="bold" if stopping else "")
 
 
 class Screen:
