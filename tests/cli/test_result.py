@@ -40,7 +40,7 @@ def test_a_terminal_gets_a_page(tmp_path: Path, terminal_of: Attach) -> None:
     assert "elapsed     1m 15s (user 1m 50s, system 2.5s" in text.replace("elapsed       ", "elapsed     ")
     assert "48 sequences" in text
     assert "    It's x\ufffd[2Jy" in rows, "text, and nothing that a terminal obeys"
-    assert ["    ROMEO:", "    But soft"] == rows[rows.index("    But soft") - 1 : rows.index("    But soft") + 1]
+    assert rows[rows.index("    But soft") - 1 : rows.index("    But soft") + 1] == ["    ROMEO:", "    But soft"]
     assert "sample 2 of 2" in rows
 
 
