@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.machine.facts import memory_bytes
@@ -20,6 +21,9 @@ class Figures:
 
     info: StepInfo
     run: Run
+    """The summary so far, which goes on to change."""
+    seconds: Mapping[str, float]
+    """Time by stage so far."""
     max_steps: int | None
     """Steps at which the run ends; None where only the time limits it."""
     epoch_tokens: float | None
@@ -51,7 +55,7 @@ class Figures:
     def bottleneck(self) -> str:
         """Return what takes most of the time."""
         run = self.run
-        return find_bottleneck(break_down(run.seconds), run.percent_of_peak, run.processor_taken_percent).name
+        return find_bottleneck(break_down(self.seconds), run.percent_of_peak, run.processor_taken_percent).name
 
     def position(self) -> dict[str, str]:
         """Return how far the run is, by name."""
@@ -82,7 +86,7 @@ class Figures:
     def performance(self) -> dict[str, str]:
         """Return how well the machine is used, by name."""
         run, wait = self.run, self.run.data_wait_percent
-        shares = [share for share in break_down(run.seconds) if share.percent >= LEAST_SHARE_PERCENT]
+        shares = [share for share in break_down(self.seconds) if share.percent >= LEAST_SHARE_PERCENT]
         return {
             "of peak": human_percent(run.percent_of_peak),
             "data wait": f"{wait:.2f}% ({data_wait_grade(wait)})",

@@ -43,7 +43,7 @@ class Trail:
     def points(self) -> list[Point]:
         """Return the points from left to right; the newest is always among them."""
         kept, newest = list(self._kept), self._newest
-        return kept if newest is None or kept[-1] == newest else [*kept, newest]
+        return kept if newest is None or newest in kept[-1:] else [*kept, newest]
 
 
 def draw_plot(curve: Sequence[Point], marks: Sequence[Point], width: int, height: int) -> list[Text]:

@@ -122,7 +122,14 @@ class TrainingDisplay:
 
     def _figures(self, info: StepInfo) -> Figures:
         pretraining = self._pretraining
-        return Figures(info, pretraining.run, pretraining.max_steps, self._epoch_tokens, pretraining.is_validated)
+        return Figures(
+            info,
+            pretraining.run,
+            dict(pretraining.run.seconds),  # a copy, because another thread reads it while this one goes on
+            pretraining.max_steps,
+            self._epoch_tokens,
+            pretraining.is_validated,
+        )
 
     def _show_news(self, info: StepInfo) -> None:
         """Print what is known since this step: the whole corpus, how steps are computed, warnings."""
