@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pyte
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from headrace.cli import display
 
@@ -46,6 +47,10 @@ class Terminal:
         columns = range(self._screen.columns)
         gone = ["".join(row[column].data for column in columns).rstrip() for row in self._screen.history.top]
         return [*gone, *shown]
+
+    def longest_line(self) -> int:
+        """Return the length of the longest line that was written, before the terminal divided it."""
+        return max(len(Text.from_ansi(line).plain.rstrip()) for line in self._written.getvalue().split("\n"))
 
     @property
     def has_cursor(self) -> bool:
