@@ -10,8 +10,6 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli import display
-
 
 class Terminal:
     """Rows and columns of characters, and what has scrolled out at the top."""
@@ -64,16 +62,4 @@ class Terminal:
 
 
 Attach = Callable[[int, int], Terminal]
-
-
-@pytest.fixture
-def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Attach:
-    """Return a function that makes a terminal of a size, to which both streams of the display go."""
-
-    def make(columns: int, rows: int) -> Terminal:
-        terminal = Terminal(columns, rows)
-        for console in (display.err, display.out):
-            terminal.attach(console, monkeypatch)
-        return terminal
-
-    return make
+"""A function that makes a terminal of some columns and rows."""

@@ -12,14 +12,14 @@ from headrace.cli.commands.tune import show_tuning
 from headrace.instruments.prediction import predict_run
 from headrace.instruments.scaling import Way
 from headrace.run.remembered_scaling import Projected
-from tests.cli.terminal import Attach, terminal_of
+from tests.cli.terminal import Attach
 from tests.instruments.test_prediction import known_machine
 from tests.instruments.test_prediction import tiny as tiny_plan
 from tests.instruments.test_scaling import scaling
 from tests.jobs.test_tune import BAD, tuned_by
 from tests.jobs.test_tune import tiny as tiny_tuning
 
-__all__ = ["known_machine", "terminal_of"]
+__all__ = ["known_machine"]
 
 
 def test_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal_of: Attach) -> None:

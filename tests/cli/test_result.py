@@ -11,9 +11,7 @@ from headrace.cli.result import plain_lines, show_result
 from headrace.generation.prompts import BETWEEN_SAMPLES
 from headrace.run.config import Config
 from headrace.run.records import Run
-from tests.cli.terminal import Attach, terminal_of
-
-__all__ = ["terminal_of"]
+from tests.cli.terminal import Attach
 
 CONFIG = Config.model_validate({"training": {"max_steps": 100}})
 

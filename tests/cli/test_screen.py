@@ -14,11 +14,9 @@ from headrace.jobs.train import train
 from headrace.run.config import Layers
 from headrace.run.pretraining import Pretraining
 from headrace.run.records import Run
-from tests.cli.terminal import Attach, Terminal, terminal_of
+from tests.cli.terminal import Attach, Terminal
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
-
-__all__ = ["terminal_of"]
 
 SIZES = [(80, 24), (160, 45)]
 FIGURES = ("epoch", "tokens", "speed", "elapsed", "left", "loss", "validation", "of peak", "data wait", "memory",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,8 +44,9 @@ class Figures:
 
     @property
     def left_s(self) -> float:
-        """Return the seconds that the rest of the run is expected to take."""
-        return self.info.elapsed_s * (1 - self.info.progress) / max(self.info.progress, 1e-9)
+        """Return the seconds that the rest of the run is expected to take; infinity while that is not known."""
+        progress = self.info.progress
+        return self.info.elapsed_s * (1 - progress) / progress if progress > 0 else math.inf
 
     @property
     def epoch(self) -> float | None:
@@ -114,7 +116,7 @@ class Figures:
             "bottleneck": self.bottleneck.replace(" ", "_"),
             "memory_bytes": f"{memory_bytes()}",
             "elapsed_s": f"{info.elapsed_s:.1f}",
-            "left_s": f"{self.left_s:.1f}",
+            "left_s": None if math.isinf(self.left_s) else f"{self.left_s:.1f}",
             "skipped": "not_finite" if info.is_skipped else None,
         }
         return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)

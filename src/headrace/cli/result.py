@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 from rich.console import Group
@@ -82,13 +83,12 @@ def _table(rows: list[tuple[str, str]]) -> Table:
 
 def _sample_pairs(run: Run) -> Iterator[tuple[str, str, str, str]]:
     """Yield a heading, the samples before and after training, and the prompt of both."""
-    before, after = run.first_sample.split(BETWEEN_SAMPLES), run.last_sample.split(BETWEEN_SAMPLES)
-    number = max(len(before), len(after))
-    for index in range(number):
-        pair = [samples[index] if index < len(samples) else "" for samples in (before, after)]
-        if any(pair):
-            name = "sample" if number == 1 else f"sample {index + 1} of {number}"
-            yield name, *pair, run.prompts[index] if index < len(run.prompts) else ""  # type: ignore[misc]
+    firsts, lasts = run.first_sample.split(BETWEEN_SAMPLES), run.last_sample.split(BETWEEN_SAMPLES)
+    total = max(len(firsts), len(lasts))
+    samples = zip_longest(firsts, lasts, run.prompts[:total], fillvalue="")
+    for number, (before, after, prompt) in enumerate(samples, 1):
+        if before or after:
+            yield "sample" if total == 1 else f"sample {number} of {total}", before, after, prompt
 
 
 def _learned(run: Run) -> list[tuple[str, str]]:
