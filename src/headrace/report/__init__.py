@@ -22,6 +22,8 @@ def report(folders: Sequence[Path | str], markdown: bool = False, is_live: bool 
     if len({run.name for run in runs}) < len(runs):
         for run in runs:
             run.name = str(run.folder)
+    for run in runs:
+        run.prefix = f"{run.name}: " if len(runs) > 1 else ""
     title = "headrace: " + ", ".join(run.name for run in runs)
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     sections = all_sections(runs)

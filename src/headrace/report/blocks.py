@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+NUM_COLOURS = 10
+"""Colours that the style sheet has for series and shares."""
+
 
 @dataclass(frozen=True)
 class Paragraph:
@@ -57,7 +60,7 @@ class Chart:
 
     def colour_of(self, series: Series) -> int:
         """Return the number of the colour that a series of this chart has."""
-        return (self.series.index(series) if series.colour is None else series.colour) % 8
+        return (self.series.index(series) if series.colour is None else series.colour) % NUM_COLOURS
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Scale = Callable[[float], float]
 """From a value to its place, from 0 to 1."""
 
 
-def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
+def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Return round numbers that span a range.
 
     >>> nice_ticks(0.0, 9.3)
@@ -49,16 +49,15 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if first <= tick <= last]
 
 
-def tick_label(value: float) -> str:
-    """Return a number as short text.
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """Return the numbers along an axis as short text; thousands are shortened where one of them needs it.
 
-    >>> [tick_label(v) for v in (0, 0.0015, 2.5, 12000, 3e6)]
-    ['0', '0.0015', '2.5', '12k', '3M']
+    >>> tick_labels([0, 0.0015, 2000]), tick_labels([5000, 15000]), tick_labels([1e5, 3e6])
+    (['0', '0.0015', '2000'], ['5k', '15k'], ['100k', '3M'])
     """
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):g}{unit}"
-    return f"{value:.6g}"
+    units = [(1e9, "G"), (1e6, "M"), (1e3, "k")] if max(map(abs, values), default=0) >= 1e4 else []
+    fitting = [next(((size, unit) for size, unit in units if abs(value) >= size), (1, "")) for value in values]
+    return [f"{value / size:.6g}{unit}" for value, (size, unit) in zip(values, fitting, strict=True)]
 
 
 def draw(chart: Chart) -> Markup:
@@ -103,15 +102,15 @@ def _scale(first: float, last: float, is_logarithmic: bool) -> Scale:
 
 def _axes(x_ticks: Sequence[float], y_ticks: Sequence[float], x: Scale, y: Scale) -> list[str]:
     parts = []
-    for tick in y_ticks:
+    for tick, label in zip(y_ticks, tick_labels(y_ticks), strict=True):
         height = f"{100 - 100 * y(tick):.2f}%"
         parts.append(f'<line class="grid" x1="0" x2="100%" y1="{height}" y2="{height}"/>')
         parts.append(
-            f'<text class="tick" x="0" y="{height}" dx="-8" dy="4" text-anchor="end">{tick_label(tick)}</text>'
+            f'<text class="tick" x="0" y="{height}" dx="-8" dy="4" text-anchor="end">{label}</text>'
         )
-    for tick in x_ticks:
+    for tick, label in zip(x_ticks, tick_labels(x_ticks), strict=True):
         place = f'x="{100 * x(tick):.2f}%" y="100%" dy="18"'
-        parts.append(f'<text class="tick" {place} text-anchor="middle">{tick_label(tick)}</text>')
+        parts.append(f'<text class="tick" {place} text-anchor="middle">{label}</text>')
     return parts
 
 

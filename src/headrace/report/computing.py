@@ -35,8 +35,8 @@ def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
     if not scatter:
         return [*blocks, Paragraph("No roofline: the peak or the memory bandwidth of the machine is unknown.")]
     roof = _roof(next(run for run in runs if _points(run)), scatter)
-    lines = [roof, *scatter]
-    chart = Chart("Roofline", "FLOPs per byte moved", "GFLOP/s", lines, x_is_logarithmic=True, y_is_logarithmic=True)
+    both = {"x_is_logarithmic": True, "y_is_logarithmic": True}
+    chart = Chart("Roofline", "FLOPs per byte moved", "GFLOP/s", [roof, *scatter], **both, is_wide=True)
     headings = ["stage", "FLOP/byte", "achieved", "attainable (bound by)", "of attainable"]
     return [*blocks, chart, Table(headings, rows)]
 
@@ -85,8 +85,8 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
         if parts:
             unit, cells = in_one_unit([*parts.values(), sum(parts.values())], SIZES)
             rows = [(float(size), [name, cell]) for (name, size), cell in zip(parts.items(), cells, strict=False)]
-            blocks.append(Bar(f"{run.name}: memory by count", ["part", unit], rows, ["total", cells[-1]]))
-        used = f"{run.name}: the process took {human_bytes(peak)} at its peak"
+            blocks.append(Bar(f"{run.prefix}memory by count", ["part", unit], rows, ["total", cells[-1]]))
+        used = f"{run.prefix}{human_bytes(peak)} at the peak of the process, as measured"
         blocks.append(Paragraph(f"{used}; the machine has {human_bytes(total)}."))
         if parts and total is not None:
             growing = parts.get("activations", 0) + parts.get("fragmentation", 0)
@@ -105,7 +105,7 @@ def _room(run: RunRecord, growing: int, free: float) -> str:
     each = "" if run.num_processes == 1 else " for each process"
     return (
         f"Headroom{each}: {human_bytes(free)} below 90% of the machine's memory. That is enough for {use}sequences up"
-        f" to {factor:,.1f} times as long."
+        f" to {factor:,.{0 if factor >= 10 else 1}f} times as long."
     )
 
 

@@ -15,7 +15,7 @@ from importlib import resources
 from itertools import groupby
 from typing import Any
 
-from headrace.report.blocks import Bar, Block, Chart, Quote, Section
+from headrace.report.blocks import NUM_COLOURS, Bar, Block, Chart, Quote, Section
 from headrace.report.charts import draw
 
 GROUPS: dict[type, str] = {Chart: "charts", Bar: "charts", Quote: "quotes"}
@@ -52,7 +52,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals["draw"] = draw
+    environment.globals |= {"draw": draw, "num_colours": NUM_COLOURS}
     return environment
 
 

@@ -16,7 +16,7 @@ def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
     blocks: list[Block] = []
     for run in runs:
         found = run.bottleneck
-        name = f"{run.name}: {found.name}" if len(runs) > 1 else found.name.capitalize()
+        name = f"{run.prefix}{found.name}" if run.prefix else found.name.capitalize()
         evidence = found.evidence[0].upper() + found.evidence[1:]
         blocks += [Paragraph(f"{name}.", is_key=True), Paragraph(f"{evidence}. {found.remedy}"), _time_breakdown(run)]
     return blocks
@@ -44,7 +44,7 @@ def _time_breakdown(run: RunRecord) -> Bar:
         )
     ]
     rows = [(share.seconds, row) for share, row in zip(run.shares, cells[:-1], strict=True)]
-    title = f"{run.name}: {human_time(run.elapsed_s)} by stage"
+    title = f"{run.prefix}{human_time(run.elapsed_s)} by stage"
     return Bar(title, [*headings, f"{total_unit} in total"], rows, cells[-1])
 
 
@@ -83,7 +83,7 @@ def _stages(run: RunRecord) -> list[Station]:
         Station(
             "Forward and backward",
             [
-                ("micro-batches", f"{run.num_micro_batches} of {plural(run.training.micro_batch_size, 'sequence')}"),
+                ("micro-batches", f"{run.num_micro_batches} x {plural(run.training.micro_batch_size, 'sequence')}"),
                 ("per step", _milliseconds(computing)),
             ],
             slow.startswith("computing"),

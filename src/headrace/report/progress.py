@@ -80,11 +80,11 @@ def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
             lines.append(Series("training, smoothed", smoothed, colour=0))
             lines.append(Series("validation", validation, colour=1))
     drawn = [line for line in lines if line.points]
-    chart = Chart("Loss", axis.label, "nats per token", drawn, axis.is_logarithmic, is_wide=True)
-    skipped = [(run.name, sum(line.skipped for line in run.metrics)) for run in runs]
+    chart = Chart("Training and validation", axis.label, "nats per token", drawn, axis.is_logarithmic, is_wide=True)
+    skipped = [(run.prefix, sum(line.skipped for line in run.metrics)) for run in runs]
     notes = [
-        Paragraph(f"{name}: {plural(number, 'update')} skipped because the loss or gradient was not finite.")
-        for name, number in skipped
+        Paragraph(f"{prefix}{plural(number, 'update')} skipped because the loss or gradient was not finite.")
+        for prefix, number in skipped
         if number
     ]
     return [chart, *notes]
@@ -98,7 +98,7 @@ def _training_rate(run: RunRecord, line: StepRecord) -> float:
 def data_wait(runs: Sequence[RunRecord]) -> list[Block]:
     """Show and grade the share of each step that was spent waiting for its batch."""
     grades = [
-        Paragraph(f"{run.name}: {human_percent(wait)} of a step (median), {speed.data_wait_grade(wait)}.", is_key=True)
+        Paragraph(f"{run.prefix}{human_percent(wait)} of a step (median), {speed.data_wait_grade(wait)}.", is_key=True)
         for run in runs
         for wait in [run.data_wait_percent]
     ]
@@ -120,7 +120,7 @@ def throughput(runs: Sequence[RunRecord]) -> list[Block]:
     cores = Chart("Processor use", axis.label, "cores", lines, axis.is_logarithmic, starts_at_zero=True)
     rate = over_course(runs, "Throughput", "tokens/s while training", _training_rate)
     means = [
-        Paragraph(f"{run.name}: {'unknown' if run.cpu_cores is None else f'{run.cpu_cores:.2f}'} cores on average.")
+        Paragraph(f"{run.prefix}{'unknown' if run.cpu_cores is None else f'{run.cpu_cores:.2f}'} cores on average.")
         for run in runs
     ]
     return [*means, rate, *([cores] if lines else [])]
@@ -132,17 +132,16 @@ def training_figures(runs: Sequence[RunRecord]) -> list[Block]:
     norm = over_course(runs, "Gradient norm", "", lambda _, line: None if line.skipped else line.gradient_norm)
     blocks: list[Block] = [rate, norm]
     for run in runs:
-        step = f"{run.name}: step" if len(runs) > 1 else "step"
-        blocks.append(_loss_table(run, step))
+        blocks.append(_loss_table(run))
         by_source: dict[str, float | None] = run.last("validation_loss_by_source") or {}
         if by_source:
             losses = [[name, "none" if loss is None else f"{loss:.3f}"] for name, loss in by_source.items()]
-            blocks.append(Table([f"{run.name}: source" if len(runs) > 1 else "source", "validation"], losses))
+            blocks.append(Table([f"{run.prefix}source", "validation loss"], losses))
     return blocks
 
 
-def _loss_table(run: RunRecord, step: str) -> Table:
-    """Return the figures of the first step and of some evaluations; `step` is the heading of the first column."""
+def _loss_table(run: RunRecord) -> Table:
+    """Return the figures of the first step and of some evaluations."""
     chosen = [line for line, _ in run.evaluations] or run.metrics
     every = -(-len(chosen) // TABLE_ROWS)
     by_step = {line.step: line for line in (run.metrics[0], *chosen[every - 1 :: every], chosen[-1])}
@@ -150,7 +149,7 @@ def _loss_table(run: RunRecord, step: str) -> Table:
     smoothed = {line.step: f"{loss:.3f}" for line, loss in run.smoothed_losses}
     rows = [
         [
-            f"{line.step:,}",
+            f"step {line.step:,}",
             time,
             smoothed.get(line.step, "not finite"),
             "" if line.validation_loss is None else f"{line.validation_loss:.3f}",
@@ -161,4 +160,4 @@ def _loss_table(run: RunRecord, step: str) -> Table:
         for line, time in zip(by_step.values(), times, strict=True)
     ]
     headings = [f"time, {unit}", "training loss, smoothed", "validation loss", "bits per byte", "learning rate"]
-    return Table([step, *headings, "tokens/s so far"], rows)
+    return Table([run.prefix.removesuffix(": "), *headings, "tokens/s so far"], rows)

@@ -46,6 +46,8 @@ class RunRecord:
     """What `headrace tune --run` measured."""
     samples: list[tuple[int, str]]
     notes: list[str] = field(default_factory=list)
+    prefix: str = ""
+    """What stands before a sentence about this run, if the report is about several; else empty."""
     is_running: bool = False
     """Whether a living process trains here."""
 

@@ -22,7 +22,7 @@ def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
         measured += [(gain, [*name, *row]) for gain, row in _measured_gains(run)]
         predicted += [(gain, [*name, *row]) for gain, row in _predicted_gains(run)]
     rows = [row for part in (measured, predicted) for _, row in sorted(part, key=lambda one: -one[0])]
-    commands: list[Block] = [command for run in runs for command in _commands(run, run.name if len(runs) > 1 else "")]
+    commands: list[Block] = [command for run in runs for command in _commands(run)]
     if not rows:
         return [*commands, Paragraph("The breakdown shows nothing that would make it more than 1% faster.")]
     headings = [*(["run"] if len(runs) > 1 else []), "to be faster, try", "gain", "changes the result", "because"]
@@ -30,9 +30,9 @@ def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
     return [*commands, Table(headings, rows, is_prose=True), *([note] if predicted else [])]
 
 
-def _commands(run: RunRecord, name: str) -> Iterator[Command]:
-    """Yield commands that make sense after such a run; `name` stands before each where there are several runs."""
-    folder, of = shlex.quote(str(run.folder)), f"{name}: " if name else ""
+def _commands(run: RunRecord) -> Iterator[Command]:
+    """Yield commands that make sense after such a run."""
+    folder, of = shlex.quote(str(run.folder)), run.prefix
     was_cut_short = run.summary is None or run.summary.was_stopped
     if (run.folder / "checkpoints").is_dir():
         yield Command(f"{of}Write text with it", f"headrace generate {folder} --prompt {shlex.quote(_prompt(run))}")

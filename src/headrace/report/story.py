@@ -36,10 +36,9 @@ def samples(runs: Sequence[RunRecord]) -> list[Block]:
     """Quote the first and the last sample of each run."""
     blocks: list[Block] = []
     for run in runs:
-        name = f"{run.name}, " if len(runs) > 1 else ""
         chosen = run.samples[:1] + run.samples[1:][-1:]
         for (step, text), when in zip(chosen, ("before training", "after"), strict=False):
-            blocks.append(Quote(f"{name}{when} {plural(step, 'step')}" if step else f"{name}{when}", text))
+            blocks.append(Quote(f"{run.prefix}{when} {plural(step, 'step')}" if step else f"{run.prefix}{when}", text))
     return blocks or [Paragraph("No samples were written.")]
 
 
@@ -72,7 +71,7 @@ def _how_long(run: RunRecord) -> str:
     did = "So far it did" if run.is_running else "It did"
     steps, tokens = plural(run.metrics[-1].step, "step"), human_count(run.tokens)
     total = sum(ledger.tokens for ledger in run.ledger) if run.ledger else 0
-    passes = f": {run.tokens / total:.2g} times the text" if total else ""
+    passes = f": {run.tokens / total:.2g} passes over the text" if total else ""
     return f"{did} {steps} in {human_time(run.elapsed_s)}, on {tokens} tokens{passes}."
 
 
