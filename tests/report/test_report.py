@@ -194,3 +194,18 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     assert code == 1
     assert "no metrics yet" in err
     assert "Traceback" not in err
+
+
+def test_the_last_run_is_taken_where_none_is_named(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = command("report")
+    assert code == 1
+    assert "runs/last: no such run directory" in err
+    write_run(tmp_path / "runs" / "one")
+    (tmp_path / "runs" / "last").symlink_to("one")
+    code, out, _ = command("report")
+    assert code == 0
+    assert out.strip() == "runs/last/report.html"
+    assert "headrace: one" in (tmp_path / "runs" / "one" / "report.html").read_text()

@@ -105,9 +105,7 @@ def _axes(x_ticks: Sequence[float], y_ticks: Sequence[float], x: Scale, y: Scale
     for tick, label in zip(y_ticks, tick_labels(y_ticks), strict=True):
         height = f"{100 - 100 * y(tick):.2f}%"
         parts.append(f'<line class="grid" x1="0" x2="100%" y1="{height}" y2="{height}"/>')
-        parts.append(
-            f'<text class="tick" x="0" y="{height}" dx="-8" dy="4" text-anchor="end">{label}</text>'
-        )
+        parts.append(f'<text class="tick" x="0" y="{height}" dx="-8" dy="4" text-anchor="end">{label}</text>')
     for tick, label in zip(x_ticks, tick_labels(x_ticks), strict=True):
         place = f'x="{100 * x(tick):.2f}%" y="100%" dy="18"'
         parts.append(f'<text class="tick" {place} text-anchor="middle">{label}</text>')

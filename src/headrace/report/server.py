@@ -8,6 +8,7 @@ name (DNS rebinding) does not.
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -37,13 +38,13 @@ class LivePage:
         self._folders, self._clock = list(folders), clock
         self._lock = threading.Lock()
         self._seen: list[object] = []
-        self._page, self._due_s = b"", 0.0
+        self._page, self._due_s = b"", -math.inf
 
     def read(self) -> bytes:
         """Return the page as it is now, or as it was a moment ago."""
         with self._lock:
             now = self._clock()
-            if not self._page or (now >= self._due_s and self._has_changed()):
+            if now >= self._due_s and self._has_changed():
                 self._page = self._write()
                 after = self._clock()
                 self._due_s = after + (after - now) / MOST_OF_A_CORE
