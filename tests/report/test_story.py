@@ -104,6 +104,8 @@ def test_commands_fit_what_became_of_the_run(tmp_path: Path) -> None:
         f"headrace train {named}/config.json training.evaluate_every=20 --out {named}-faster",
         f"headrace tune --run {named}",
     ]
+    configure(folder, "run", resume=True)
+    assert "training.evaluate_every=20 run.resume=false --out" in commands_of(folder)[2], "it begins anew elsewhere"
     (folder / "summary.json").unlink()
     assert f"headrace train --resume {named}" in commands_of(folder)
     with RunFolder(str(folder)).lock():

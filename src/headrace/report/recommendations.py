@@ -45,6 +45,7 @@ def _commands(run: RunRecord) -> Iterator[Command]:
         yield Command(f"{of}Its loss was still falling: train twice as long", longer)
     safe = [advice.setting for advice in _advice(run) if advice.setting and not advice.changes_result]
     if safe:
+        safe += ["run.resume=false"] if run.config.run.resume else []
         changed = f"headrace train {folder}/config.json {' '.join(safe)} --out {folder}-faster"
         yield Command(f"{of}Train the same model in less time", changed)
     if run.tuning is None:
