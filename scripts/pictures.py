@@ -33,7 +33,8 @@ SHOWN_AT = 0.7
 """The share of the run after which the picture of the live display is taken."""
 RUN = "runs/shakespeare"
 LIMITS = ("training.max_steps=0", "training.max_minutes=2")
-PAGE_SIZE = (1120, 1340)
+PAGE_WIDTH = 1120
+SHOWN_UNTIL = "return Math.ceil(document.querySelector('#loss').getBoundingClientRect().bottom + 18)"
 LARGEST_BYTES = 250_000
 
 
@@ -116,20 +117,21 @@ def _colour(name: str) -> str | None:
 
 
 def photograph(url: str, out: Path) -> None:
-    """Take a picture of the first screens of a page, in light and in dark."""
+    """Take a picture of the beginning of a report, down to its chart of the loss, in light and in dark."""
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
         options.add_argument(flag)
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     try:
-        width, height = PAGE_SIZE
-        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        screen = {"width": PAGE_WIDTH, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        browser.get(url)
+        screen["height"] = browser.execute_script(SHOWN_UNTIL)
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
         for scheme in ("light", "dark"):
             feature = {"name": "prefers-color-scheme", "value": scheme}
             browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-            browser.get(url)
             browser.save_screenshot(str(out / f"report-{scheme}.png"))
     finally:
         browser.quit()

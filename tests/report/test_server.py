@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -122,7 +123,7 @@ def test_the_command_ends_cleanly(tmp_path: Path, command: Command) -> None:
     assert code == 1
     assert "no such run directory" in err
     watching = subprocess.Popen(
-        [sys.executable, "-m", "headrace", "watch", str(folder)],
+        [sys.executable, "-m", "headrace", "watch", str(folder), "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -130,6 +131,7 @@ def test_the_command_ends_cleanly(tmp_path: Path, command: Command) -> None:
     assert watching.stdout is not None
     line = watching.stdout.readline()
     assert f"watching {folder} at http://127.0.0.1:" in line
+    assert json.loads(watching.stdout.readline())["url"] in line
     watching.send_signal(signal.SIGINT)
     out, err = watching.communicate(timeout=20)
     assert (watching.returncode, out, err) == (0, "", "")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from headrace.cli import display
-from headrace.cli.arguments import LAST_RUN, Runs
+from headrace.cli.arguments import LAST_RUN, AsJson, Runs
 from headrace.jobs.watch import watch as serve
 from headrace.report.server import FIRST_PORT
 
@@ -20,12 +20,15 @@ def watch(
         int | None,
         typer.Option(min=1, max=65535, help=f"The port to use. Default: the first free one from {FIRST_PORT}."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the report of a run in a browser on this machine, and keep it up to date. Ctrl-C ends it."""
+    names = [str(run) for run in runs or [LAST_RUN]]
 
     def show(url: str) -> None:
-        names = ", ".join(str(run) for run in chosen)
-        display.out.print(f"watching {escape(names)} at {url} (Ctrl-C ends this; the run goes on)", soft_wrap=True)
+        shown = escape(", ".join(names))
+        display.out.print(f"watching {shown} at {url} (Ctrl-C ends this; the run goes on)", soft_wrap=True)
+        if as_json:
+            typer.echo(json.dumps({"url": url, "runs": names}))
 
-    chosen: list[Path] = runs or [LAST_RUN]
-    serve(chosen, port, show)
+    serve(runs or [LAST_RUN], port, show)
