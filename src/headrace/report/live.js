@@ -25,4 +25,4 @@ async function refresh() {
   }
   setTimeout(refresh, pause);
 }
-refresh();
+setTimeout(refresh, 2000);

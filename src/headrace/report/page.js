@@ -43,7 +43,7 @@ function show(chart, event) {
   const first = found.reduce((a, b) => (Math.abs(b.point.x - place) < Math.abs(a.point.x - place) ? b : a));
   mark(chart, "line", { x1: `${first.point.x / 10}%`, x2: `${first.point.x / 10}%`, y1: 0, y2: "100%", class: "guide" });
   const heading = tip.appendChild(document.createElement("b"));
-  heading.textContent = `${chart.dataset.xLabel} ${number(first.x)}`;
+  heading.textContent = `${chart.dataset.xLabel} ${number(first.x >= 100 ? Math.round(first.x) : first.x)}`;
   for (const { line, y, point, colour } of found) {
     mark(chart, "circle", { cx: `${point.x / 10}%`, cy: `${point.y / 10}%`, r: 4, class: `dot ${colour}` });
     const row = tip.appendChild(document.createElement("span"));

@@ -70,7 +70,7 @@ def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
     lines: list[Series] = []
     for number, run in enumerate(runs):
         smoothed = thin([(axis.place(line), loss) for line, loss in run.smoothed_losses])
-        validation = [(axis.place(line), loss) for line, loss in run.evaluations]
+        validation = thin([(axis.place(line), loss) for line, loss in run.evaluations])
         if len(runs) > 1:
             lines.append(Series(f"{run.name}, training", smoothed, colour=number))
             lines.append(Series(f"{run.name}, validation", validation, colour=number, look="dashed"))
