@@ -55,7 +55,8 @@ def _commands(run: RunRecord) -> Iterator[Command]:
 def _prompt(run: RunRecord) -> str:
     """Return the prompt of the run's samples, or else the first words of the newest."""
     words = run.samples[-1][1].split()[:3] if run.samples else []
-    return run.training.prompt or " ".join(words)
+    prompt = run.training.prompt or " ".join(words)
+    return "".join(filter(str.isprintable, prompt))  # it will be pasted into a terminal
 
 
 def _measured_gains(run: RunRecord) -> list[tuple[float, list[str]]]:

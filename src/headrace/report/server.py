@@ -16,7 +16,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from headrace.errors import HeadraceError, ReportError
+from headrace.errors import HeadraceError
 from headrace.report import report
 from headrace.report.html import as_html
 from headrace.run.directory import LOCK, RunFolder
@@ -57,7 +57,7 @@ class LivePage:
     def _write(self) -> bytes:
         try:
             page = report(self._folders, is_live=True)
-        except ReportError as problem:  # a run that has just begun has no step yet
+        except HeadraceError as problem:  # a run that has just begun has no step yet
             page = as_html("headrace: waiting for the run", [str(problem)], [], is_live=True)
         return page.encode("utf-8", "replace")
 
@@ -70,9 +70,9 @@ def _state(folder: Path) -> object:
             for file in folder.iterdir()
             if file.name != LOCK  # looking whether it is held changes its time
         )
-    except OSError:  # a file was replaced at this very moment, or the run was moved away
+        return folder.resolve(), files, RunFolder(str(folder)).is_in_use
+    except (OSError, HeadraceError):  # a file was replaced at this very moment, or the run was moved away
         return None
-    return folder.resolve(), files, RunFolder(str(folder)).is_in_use
 
 
 class PageServer(ThreadingHTTPServer):
