@@ -16,13 +16,18 @@ from headrace.training.restore import STATE
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
+def config_files(arguments: list[str]) -> list[str]:
+    """Return the arguments that are configuration files."""
+    return [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
+
+
 def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | None, fallback: str = "demo") -> Layers:
     """Return the layers of a configuration: default < preset < file < key=value.
 
     `fallback` is the preset to use when the arguments name no text to train on; empty: none.
     """
     layers = Layers()
-    files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
+    files = config_files(arguments)
     overrides = [a for a in arguments if is_override(a)]
     corpus = [a for a in arguments if a not in files and a not in overrides]
     if resume is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.data.tokens.tokenizer_json import read_tokenizer_file
 from headrace.data.tokens.tokenizers import Tokenizer, from_json
 from headrace.errors import CheckpointError
-from headrace.generation.decoding import generate
+from headrace.generation.decoding import generate, ids_without_text
 from headrace.generation.sampling import Sampling
 from headrace.generation.text import TextStream
 from headrace.models.counts import count
@@ -49,5 +49,6 @@ def stream_text(model: tuple[Network, Tokenizer], prompt: str, sampling: Samplin
     network, tokenizer = model
     ids = [int(token) for token in tokenizer.encode(prompt)]
     streams = [TextStream(tokenizer, ids) for _ in range(sampling.num_samples)]
-    for row in generate(network, ids, sampling, tokenizer.end_of_text_id):
+    never = ids_without_text(tokenizer, network.config.vocab_size)
+    for row in generate(network, ids, sampling, tokenizer.end_of_text_id, never):
         yield ["" if token is None else stream.add(token) for stream, token in zip(streams, row, strict=True)]

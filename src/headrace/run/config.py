@@ -155,6 +155,11 @@ def _text_keys() -> set[str]:
         for section, kind in SECTIONS.items()
         for name, field in kind.model_fields.items()
         if field.annotation in (str, str | None)
+    } | {
+        f"{section}.{name}[]"
+        for section, kind in SECTIONS.items()
+        for name, field in kind.model_fields.items()
+        if field.annotation == list[str]
     }
     for sources in ("data.sources", "data.validation_sources"):
         named = [name for name, field in Source.model_fields.items() if field.annotation is str]
