@@ -12,7 +12,7 @@ TOKENIZE ?= --megabytes 100
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak faults bench limits clean
+.PHONY: help demo test soak faults bench limits pictures clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ bench: $(BENCH)/.installed  ## headrace and its peers side by side, 10 to 15 min
 limits: $(BENCH)/.installed  ## the targets that headrace promises, as ratios in one run (an hour and a half); fails when one is missed
 	missed=; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BENCH)/bin/python $$script || missed="$$missed $$script"; done; \
 	test -z "$$missed" || { echo "missed:$$missed"; exit 1; }
+
+pictures: $(VENV)/.installed  ## the pictures of docs/images, from a real run on a small text: make pictures TEXT=shakespeare.txt
+	$(BIN)/python scripts/pictures.py $(TEXT)
 
 clean:  ## remove the environments and what tools left behind; runs/ stays
 	rm -rf $(VENV) $(BENCH) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

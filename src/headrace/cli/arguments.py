@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,3 +18,9 @@ Arguments = Annotated[
 ]
 Preset = Annotated[str, typer.Option(help=f"A named configuration to start from: {', '.join(PRESETS)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+LAST_RUN = Path("runs/last")
+"""The run that commands take where none is named."""
+Runs = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[RUN...]", help=f"Run directories; several are shown in one page. Default: {LAST_RUN}."),
+]
