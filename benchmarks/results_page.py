@@ -1,4 +1,4 @@
-"""The text of docs/results.md, from what benchmarks/write_results.py measured. Figures are looked up, never typed in."""
+"""The text of docs/results.md, from what benchmarks/write_results.py measured; no figure of ours is typed in."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ INTRODUCTION = """# Reported elsewhere, measured here
 
 Written by `benchmarks/write_results.py`; `make results` measures everything again in under 20 minutes.
 
-Write-ups of training small language models on CPUs report, or promise, the figures in the column "reported elsewhere". The
-column "here" is what headrace does with the same shape, batch and sequence length. Unless a row says otherwise, the network
-is GPT-2's with AdamW, the nearest to theirs. **The machines differ**: theirs were a laptop with 4 cores and 8 threads and a computer with 12
-cores, this one is named below. So a ratio is of machines as much as of programs; compare programs in
-[the field side by side](benchmarks.md), where all run on one machine.
+Write-ups of training small language models on CPUs report, or promise, the figures in the column "reported elsewhere".
+The column "here" is what headrace does with the same shape, batch and sequence length. Unless a row says otherwise, the
+network is GPT-2's with AdamW, the nearest to theirs. **The machines differ**: theirs were a laptop with 4 cores and 8
+threads and a computer with 12 cores, this one is named below. So a ratio is of machines as much as of programs; compare
+programs in [the field side by side](benchmarks.md), where all run on one machine.
 """
-# What is measured, in which run, the value and its unit, what was reported, and whether it was only promised there.
+# The work, the run that does it here, what was reported, and the highest of that in tokens/s.
 SPEEDS = [
-    ("6 layers × 512, vocabulary 16,000, 16 × 256", "wiki-gpt2", "54–56", 56),
-    ("… in float32", "wiki-gpt2-float32", "54–56", 56),
-    ("… 32 sequences", "wiki-gpt2-batch-32", "80–100 (promised)", 100),
+    ("6 layers x 512, vocabulary 16,000, 16 x 256", "wiki-gpt2", "54-56", 56),
+    ("… in float32", "wiki-gpt2-float32", "54-56", 56),
+    ("… 32 sequences", "wiki-gpt2-batch-32", "80-100 (promised)", 100),
     ("… mixed precision", "wiki-gpt2", "150 (promised)", 150),
-    ("3 layers × 256, vocabulary 16,000, 32 × 128", "development-gpt2", "500 (promised)", 500),
-    ("2 layers × 256, vocabulary 10,000, 32 × 64", "prototype-gpt2", "330–360; 400 (promised)", 400),
-    ("6 layers × 512, vocabulary 50,000, 16 × 128", "wiki-gpt2-vocabulary-50000", "48", 48),
-    ("4 layers × 384, vocabulary 16,000, 32 × 128", "quality-gpt2", "100–150 (promised)", 150),
-    ("6 layers × 512, vocabulary 32,000, 64 × 128", "production-gpt2", "1,000 (promised)", 1000),
+    ("3 layers x 256, vocabulary 16,000, 32 x 128", "development-gpt2", "500 (promised)", 500),
+    ("2 layers x 256, vocabulary 10,000, 32 x 64", "prototype-gpt2", "330-360; 400 (promised)", 400),
+    ("6 layers x 512, vocabulary 50,000, 16 x 128", "wiki-gpt2-vocabulary-50000", "48", 48),
+    ("4 layers x 384, vocabulary 16,000, 32 x 128", "quality-gpt2", "100-150 (promised)", 150),
+    ("6 layers x 512, vocabulary 32,000, 64 x 128", "production-gpt2", "1,000 (promised)", 1000),
 ]
 NOT_MATCHED = """## Not measured, and why
 
 - **A GPU**, which was said to be 50 to 1,000 times as fast: this machine has none.
-- **Scaling to 4, 8 and 12 cores** (3.7 ×, 7.5 ×, 8.3 × reported): this machine has two; only that row is compared.
+- **Scaling to 4, 8 and 12 cores** (3.7 x, 7.5 x, 8.3 x reported): this machine has two; only that row is compared.
 - **Time per epoch** of corpora that are not available: it follows from tokens/s.
-- **Removing a second forward pass** (15 × reported): headrace never had one.
-- **2–3 × faster training by a faster loader**: where data wait is near zero, no loader can make training faster.
-- **The memory of a cache of tokenised examples** (2–4 GB for 100,000): headrace keeps tokens in a mapped file, not in memory.
+- **Removing a second forward pass** (15 x reported): headrace never had one.
+- **2-3 x faster training by a faster loader**: where data wait is near zero, no loader can make training faster.
+- **The memory of a cache of tokenised examples** (2-4 GB for 100,000): headrace keeps tokens in a mapped file.
 - **Sequence length of the run on characters**: not reported; 64 here.
 """
 
@@ -51,18 +51,25 @@ def verdict(entry: Results | None, reported: float) -> str:
     if entry is None or "error" in entry:
         return "**not matched**: the command failed"
     ratio = entry["result"]["tokens_per_second"] / reported
-    return f"{ratio:,.1f} ×" if ratio >= 1 else f"**not matched** ({ratio:.2f} ×)"
+    return f"{ratio:,.1f} x" if ratio >= 1 else f"**not matched** ({ratio:.2f} x)"
 
 
 def speed_part(results: Results) -> list[str]:
-    lines = ["## Training speed", "", "| work | tokens/s reported elsewhere | tokens/s here | against the highest | % of peak | memory MB |"]
+    lines = [
+        "## Training speed",
+        "",
+        "| work | tokens/s reported elsewhere | tokens/s here | against the highest | % of peak | memory MB |",
+    ]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name, run, reported, highest in SPEEDS:
         entry = results["runs"].get(run)
         figures = [value(entry, "tokens_per_second"), verdict(entry, highest), value(entry, "percent_of_peak")]
         lines.append(f"| {name} | {reported} | {' | '.join(figures)} | {value(entry, 'peak_memory_bytes', 1e6)} |")
     peak = value(results["runs"].get("wiki-gpt2-float32"), "percent_of_peak")
-    lines += ["", f"Share of the peak: 1.4% of a nominal peak was reported for the first row; here {peak}% of the measured one."]
+    lines += [
+        "",
+        f"Share of the peak: 1.4% of a nominal peak was reported for the first row; here {peak}% of the measured one.",
+    ]
     return [*lines, "", *commands({run: results["runs"].get(run) for _, run, _, _ in SPEEDS})]
 
 
@@ -73,8 +80,8 @@ def memory_part(results: Results) -> list[str]:
         "",
         "| what | reported elsewhere | here |",
         "| --- | ---: | ---: |",
-        f"| 6 layers × 512 within 850 MB: peak of the process, MB | 850 | {value(entry, 'peak_memory_bytes', 1e6)} |",
-        f"| … tokens/s | 54–56 | {value(entry, 'tokens_per_second')} |",
+        f"| 6 layers x 512 within 850 MB: peak of the process, MB | 850 | {value(entry, 'peak_memory_bytes', 1e6)} |",
+        f"| … tokens/s | 54-56 | {value(entry, 'tokens_per_second')} |",
         f"| … data wait | below 5% | {value(wait, 'data_wait_percent', 1, '.3f')}% |",
         "",
         *commands({"budget": entry}),
@@ -82,11 +89,24 @@ def memory_part(results: Results) -> list[str]:
 
 
 def prefetch_part(results: Results) -> list[str]:
-    lines = ["## Prefetching by size of the corpus", "", "2 layers × 128, 4 heads, 8 × 128, from raw text, up to two epochs. Reported elsewhere: data"]
-    lines += ["wait of 30–40% without prefetching and 0.1–0.2% with it; 1,800 and 2,650 tokens/s; a gain of nearly nothing below 1,000"]
-    lines += ["sequences, 20–30% up to 10,000, 40–50% above.", "", "| corpus, prefetch_batches | tokens/s | data wait |", "| --- | ---: | ---: |"]
+    lines = [
+        "## Prefetching by size of the corpus",
+        "",
+        "2 layers x 128, 4 heads, 8 x 128, from raw text, up to two epochs. Reported elsewhere: data",
+    ]
+    lines += [
+        "wait of 30-40% without prefetching, 0.1-0.2% with it; 1,800 and 2,650 tokens/s; hardly a gain below 1,000"
+    ]
+    lines += [
+        "sequences, 20-30% up to 10,000, 40-50% above.",
+        "",
+        "| corpus, prefetch_batches | tokens/s | data wait |",
+        "| --- | ---: | ---: |",
+    ]
     for name, entry in results["prefetching"].items():
-        lines.append(f"| {name} | {value(entry, 'tokens_per_second')} | {value(entry, 'data_wait_percent', 1, '.3f')}% |")
+        lines.append(
+            f"| {name} | {value(entry, 'tokens_per_second')} | {value(entry, 'data_wait_percent', 1, '.3f')}% |"
+        )
     return [*lines, "", *commands(dict(list(results["prefetching"].items())[:1]))]
 
 
@@ -101,8 +121,18 @@ def characters_part(results: Results) -> list[str]:
         ("loss at the end", "3.23", value(entry, "train_loss", 1, ".2f")),
         ("validation loss", "none", value(entry, "validation_loss", 1, ".2f")),
     ]
-    lines = ["## 1.1 MB of Shakespeare by characters, 1,000 iterations", "", "4 layers × 128, 8 heads, 32 sequences, learning rate 3e-4.", ""]
-    lines += ["| what | reported elsewhere | here |", "| --- | ---: | ---: |", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    lines = [
+        "## 1.1 MB of Shakespeare by characters, 1,000 iterations",
+        "",
+        "4 layers x 128, 8 heads, 32 sequences, learning rate 3e-4.",
+        "",
+    ]
+    lines += [
+        "| what | reported elsewhere | here |",
+        "| --- | ---: | ---: |",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+    ]
     if "result" in entry:
         for when, key in (("Before", "first_sample"), ("After", "last_sample")):
             lines += [f"{when}:", "", "```text", (entry["result"].get(key) or "none").replace("```", "'''"), "```", ""]
@@ -111,39 +141,72 @@ def characters_part(results: Results) -> list[str]:
 
 def scale_part(results: Results) -> list[str]:
     entry = results["scale"]
-    measured = [] if "error" in entry else [way for way in entry["result"]["measured"] if way["processes"] * way["threads"] == 2]
+    measured = (
+        []
+        if "error" in entry
+        else [way for way in entry["result"]["measured"] if way["processes"] * way["threads"] == 2]
+    )
     best = max((way["speedup"] for way in measured), default=None)
-    here = "failed" if best is None else f"{best:.2f} ×"
-    lines = ["## Two cores against one", "", "| | reported elsewhere | here |", "| --- | ---: | ---: |", f"| speedup | 1.9 × | {here} |", ""]
+    here = "failed" if best is None else f"{best:.2f} x"
+    lines = [
+        "## Two cores against one",
+        "",
+        "| | reported elsewhere | here |",
+        "| --- | ---: | ---: |",
+        f"| speedup | 1.9 x | {here} |",
+        "",
+    ]
     return [*lines, *commands({"scale": entry})]
 
 
 def loaders_part(results: Results) -> list[str]:
-    lines = ["## Loaders and tokenizers", "", "Reported elsewhere: a Grain loader 2–4 times as fast as tf.data, with 30–50% less memory; fast tokenizers"]
-    lines += ["3–5 times as fast as slow ones.", ""]
+    lines = [
+        "## Loaders and tokenizers",
+        "",
+        "Reported elsewhere: a Grain loader 2-4 times as fast as tf.data, with 30-50% less memory; fast tokenizers",
+    ]
+    lines += ["3-5 times as fast as slow ones.", ""]
     entry = results["loaders"]
     if "error" not in entry:
         lines += ["| batch, loader | M tokens/s | memory MB |", "| --- | ---: | ---: |"]
         for size, rows in entry["result"]["results"].items():
             for row in rows:
-                figures = f"{row['tokens_per_second'] / 1e6:,.1f} | {row['peak_memory_bytes'] / 1e6:,.0f}" if row["status"] == "ok" else f"{row['status']} |"
+                figures = (
+                    f"{row['tokens_per_second'] / 1e6:,.1f} | {row['peak_memory_bytes'] / 1e6:,.0f}"
+                    if row["status"] == "ok"
+                    else f"{row['status']} |"
+                )
                 lines.append(f"| {size}, {row['peer']} | {figures} |")
         lines.append("")
     entry = results["tokenize"]
     if "error" not in entry:
         lines += ["| tokenizer | MB/s |", "| --- | ---: |"]
         for row in next(iter(entry["result"]["results"].values())):
-            lines.append(f"| {row['peer']} | {row['megabytes_per_second']:,.1f} |" if row["status"] == "ok" else f"| {row['peer']} | {row['status']} |")
+            lines.append(
+                f"| {row['peer']} | {row['megabytes_per_second']:,.1f} |"
+                if row["status"] == "ok"
+                else f"| {row['peer']} | {row['status']} |"
+            )
         lines.append("")
     return [*lines, *commands({"loaders": results["loaders"], "tokenize": results["tokenize"]})]
 
 
 def presets_part(results: Results) -> list[str]:
-    lines = ["## Presets", "", "As they are (qwen3, Muon), on 20 MB of text, `shakespeare-char` on its own text and to its own end.", ""]
-    lines += ["| preset | parameters | tokens/s | % of peak | memory MB | seconds of training | validation loss | bits per byte |"]
+    lines = [
+        "## Presets",
+        "",
+        "As they are (qwen3, Muon), on 20 MB of text, `shakespeare-char` on its own text and to its own end.",
+        "",
+    ]
+    lines += ["| preset | parameters | tokens/s | % of peak | memory MB | seconds | validation loss | bits per byte |"]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, entry in results["presets"].items():
-        keys = [("parameters", 1, ",.0f"), ("tokens_per_second", 1, ",.0f"), ("percent_of_peak", 1, ".0f"), ("peak_memory_bytes", 1e6, ",.0f")]
+        keys = [
+            ("parameters", 1, ",.0f"),
+            ("tokens_per_second", 1, ",.0f"),
+            ("percent_of_peak", 1, ".0f"),
+            ("peak_memory_bytes", 1e6, ",.0f"),
+        ]
         keys += [("train_seconds", 1, ".0f"), ("validation_loss", 1, ".3f"), ("validation_bits_per_byte", 1, ".3f")]
         lines.append(f"| `{name}` | {' | '.join(value(entry, *key) for key in keys)} |")
     return [*lines, "", *commands({name: results["presets"][name] for name in list(results["presets"])[:1]})]

@@ -3,8 +3,8 @@
 python benchmarks/write_results.py docs/results.md              # everything, under 20 minutes
 python benchmarks/write_results.py docs/results.md --page-only  # only the page, from runs/results/results.json
 
-What it teaches: how headrace does on equal shapes, batches and sequence lengths. Machines differ, so a ratio here is of two
-machines as well as of two programs; the page says so. The last line is JSON.
+What it teaches: how headrace does on equal shapes, batches and sequence lengths. Machines differ, so a ratio here is
+of two machines as well as of two programs; the page says so. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIZES = {"599 sequences": 599, "5,000 sequences": 5_000, "20,000 sequences": 20_
 """Sizes of the corpora of the prefetching table: below, within and above what was reported."""
 PRESETS = "demo shakespeare-char prototype quality production wiki development gpt2-small".split()
 GPT2 = "model.arch=gpt2 training.optimizer=adamw"
-# Runs of the reported shapes: as GPT-2 with AdamW, which is the network and the optimizer nearest to what was trained there.
+# Runs of the reported shapes: as GPT-2 with AdamW, the network and optimizer nearest to what was trained there.
 RUNS = {
     "wiki-gpt2": f"--preset wiki {GPT2}",
     "wiki-gpt2-float32": f"--preset wiki {GPT2} training.precision=float32",
@@ -68,7 +68,9 @@ def measure(text: Path, characters: Path, folder: Path) -> dict[str, Any]:
     """Do all the work of the page."""
     timed = f"training.max_minutes={MINUTES}"
     results: dict[str, Any] = {"machine": headrace("machine")}
-    results["runs"] = {name: headrace(f"train {text} {how} {timed} --out {folder}/{name}") for name, how in RUNS.items()}
+    results["runs"] = {
+        name: headrace(f"train {text} {how} {timed} --out {folder}/{name}") for name, how in RUNS.items()
+    }
     results["presets"] = {}
     for name in PRESETS:
         corpus = characters if name == "shakespeare-char" else text

@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
-
 from headrace.cli.keys import describe_key
 from headrace.cli.main import COMMANDS, load_command
 from headrace.data.corpus.sources import Source
@@ -34,14 +32,15 @@ Set a key in a YAML, TOML or JSON file, or as `section.key=value` on the command
 in the terminal, and `headrace config` shows every value and where it came from. Precedence: default < preset < file <
 `key=value`. An unknown key is an error that names the nearest right one.
 
-The variable `HEADRACE_QUICK=1` ends every run after 3 steps, whatever these keys say: use it to try out a command.
+The environment variable `HEADRACE_QUICK=1` makes every run 3 steps of at most 4 x 64 tokens, whatever these keys say:
+use it to try out commands.
 """
 COMMANDS_BEGIN = f"""# Commands
 
 {WRITTEN}
 
-Every command has `--help` and `--json` (one JSON object as the last line of stdout). Exit codes: 0 done, 1 failed, 2 wrong
-usage or configuration, 3 stopped by a signal after saving. Outputs below are from real runs on two cores.
+Every command has `--help` and `--json` (one JSON object as the last line of stdout). Exit codes: 0 done, 1 failed, 2
+wrong usage or configuration, 3 stopped by a signal after saving. Outputs below are from real runs on two cores.
 """
 
 
@@ -59,7 +58,12 @@ def keys_page() -> str:
             key = describe_key(f"{section}.{name}")
             lines.append(f"| `{key.name}` | {cell(key.type)} | `{key.default}` | {cell(key.meaning)} |")
         lines.append("")
-    lines += ["## Fields of a source", "", "What an entry of `data.sources` may set, when it is written as a mapping.", ""]
+    lines += [
+        "## Fields of a source",
+        "",
+        "What an entry of `data.sources` may set, when it is written as a mapping.",
+        "",
+    ]
     lines += ["| field | default | meaning |", "| --- | --- | --- |"]
     for name, field in Source.model_fields.items():
         default = "" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
@@ -78,10 +82,11 @@ def options_table(command: Any) -> list[str]:
     """Return a table of the arguments and options of one command."""
     lines = ["| argument or option | default | meaning |", "| --- | --- | --- |"]
     for parameter in command.params:
-        is_argument = isinstance(parameter, click.Argument) or parameter.param_type_name == "argument"
-        name = parameter.make_metavar(click.Context(command)) if is_argument else ", ".join(parameter.opts)
+        is_argument = parameter.param_type_name == "argument"
+        name = (parameter.metavar or parameter.name.upper()) if is_argument else ", ".join(parameter.opts)
         default = "" if parameter.default in (None, False, "", []) else f"`{parameter.default}`"
-        lines.append(f"| `{name.replace('|', chr(92) + '|')}` | {default} | {cell(getattr(parameter, 'help', '') or '')} |")
+        meaning = cell(getattr(parameter, "help", "") or "")
+        lines.append(f"| `{cell(name)}` | {default} | {meaning} |")
     return [*lines, ""]
 
 
@@ -104,7 +109,13 @@ def commands_page() -> str:
         inner = getattr(command, "commands", None)
         if inner:
             for sub, part in inner.items():
-                lines += [f"### headrace {name} {sub}", "", *about(part), *options_table(part), *output(f"{name}-{sub}")]
+                lines += [
+                    f"### headrace {name} {sub}",
+                    "",
+                    *about(part),
+                    *options_table(part),
+                    *output(f"{name}-{sub}"),
+                ]
         else:
             lines += [*options_table(command), *output(name)]
     return "\n".join(lines).rstrip() + "\n"

@@ -14,7 +14,13 @@ FIGURES = {"tokens_per_second": 1000.0, "percent_of_peak": 50.0, "peak_memory_by
 
 def entry(**result: Any) -> dict[str, Any]:
     whole = {**FIGURES, "first_sample": "x", "last_sample": "y", **result}
-    return {"command": "headrace train /tmp/t.txt --out /tmp/r", "seconds": 9.0, "user_s": 1.0, "system_s": 1.0, "result": whole}
+    return {
+        "command": "headrace train /tmp/t.txt --out /tmp/r",
+        "seconds": 9.0,
+        "user_s": 1.0,
+        "system_s": 1.0,
+        "result": whole,
+    }
 
 
 @pytest.fixture
@@ -41,8 +47,8 @@ def test_figures_stand_beside_what_was_reported(results: dict[str, Any]) -> None
 
     text = page(results)
     assert "This machine: a processor, 2 cores." in text
-    assert "| 3 layers × 256, vocabulary 16,000, 32 × 128 | 500 (promised) | 1,000 | 2.0 × | 50 | 500 |" in text
-    assert "| speedup | 1.9 × | 1.83 × |" in text
+    assert "| 3 layers x 256, vocabulary 16,000, 32 x 128 | 500 (promised) | 1,000 | 2.0 x | 50 | 500 |" in text
+    assert "| speedup | 1.9 x | 1.83 x |" in text
     assert "    headrace train t.txt\n" in text
     assert "/tmp" not in text
 
@@ -53,6 +59,6 @@ def test_misses_and_failures_are_told(results: dict[str, Any]) -> None:
     results["runs"]["production-gpt2"] = entry(tokens_per_second=400.0)
     results["runs"]["prototype-gpt2"] = {"command": "headrace train x", "seconds": 1.0, "error": ["no memory"]}
     text = page(results)
-    assert "**not matched** (0.40 ×)" in text
+    assert "**not matched** (0.40 x)" in text
     assert "**not matched**: the command failed" in text
     assert "| 256, p | missing | |" in text

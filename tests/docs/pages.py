@@ -26,7 +26,7 @@ class Block:
     text: str
     title: str
     is_run: bool
-    """Whether it is executed; a block after a comment "not run: WHY" is only checked for commands and keys that exist."""
+    """Whether it is executed. After a comment "not run: WHY", only its commands and keys are checked."""
 
     @property
     def commands(self) -> list[list[str]]:

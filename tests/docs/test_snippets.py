@@ -1,6 +1,6 @@
 """Every command and Python snippet of README, quick start and how-to pages, in order, in a fresh folder per page.
 
-HEADRACE_QUICK, which the pages mention, ends each run after 3 steps; the networks are the ones of the pages.
+HEADRACE_QUICK, which the pages mention, makes each run 3 small steps; the networks are the ones of the pages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from headrace.cli.main import COMMANDS
 from headrace.quick import QUICK
-from headrace.run.config import ALIASES, all_keys
+from headrace.run.config import ALIASES, Layers, all_keys
 from tests.conftest import make_text
 from tests.docs.pages import PAGES, ROOT, blocks
 
@@ -84,11 +84,10 @@ def test_the_notebook_runs() -> None:
 
 
 def test_quick_shortens_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.run.config import Layers
-
     layers = Layers()
-    layers.add({"training.max_steps": 2000}, "the test")
+    layers.add({"training.max_steps": 2000, "training.batch_size": 2}, "the test")
     assert layers.build().training.max_steps == 2000
     monkeypatch.setenv(QUICK, "1")
-    assert layers.build().training.max_steps == 3
+    short = layers.build().training
+    assert (short.max_steps, short.batch_size, short.max_length) == (3, 2, 64)
     assert Layers().build().training.max_steps == 3

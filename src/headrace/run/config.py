@@ -12,7 +12,7 @@ from headrace.data.config import DataConfig
 from headrace.data.corpus.sources import Source
 from headrace.errors import UsageError
 from headrace.models.config import ModelConfig
-from headrace.quick import quick_steps
+from headrace.quick import LIMITS, quick_limits
 from headrace.training.config import TrainingConfig
 
 
@@ -94,7 +94,8 @@ class Layers:
             config = Config.model_validate(self._sections())
         except ValidationError as problem:
             raise UsageError(self._complaint(problem)) from None
-        config.training.max_steps = quick_steps(config.training.max_steps)
+        for name, value in quick_limits({name: getattr(config.training, name) for name in LIMITS}).items():
+            setattr(config.training, name, value)
         return config
 
     def build_data(self) -> DataConfig:
