@@ -40,7 +40,8 @@ COMMANDS_BEGIN = f"""# Commands
 {WRITTEN}
 
 Every command has `--help` and `--json` (one JSON object as the last line of stdout). Exit codes: 0 done, 1 failed, 2
-wrong usage or configuration, 3 stopped by a signal after saving. Outputs below are from real runs on two cores.
+wrong usage or configuration, 3 stopped by a signal after saving. Outputs below are from real runs on two
+cores that other programs used too: they show what is printed, not how fast it is.
 """
 
 

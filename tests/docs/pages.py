@@ -13,6 +13,8 @@ PAGES = [
     ROOT / "docs" / "index.md",
     ROOT / "docs" / "quickstart.md",
     ROOT / "docs" / "coming-from.md",
+    ROOT / "docs" / "data.md",
+    ROOT / "docs" / "training.md",
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
 ]
 _BLOCK = re.compile(r"(<!-- not run: [^\n]+ -->\n)?```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)```", re.DOTALL)
@@ -38,3 +40,9 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     found = _BLOCK.findall(page.read_text(encoding="utf-8"))
     return [Block(language, text, title, not mark) for mark, language, title, text in found]
+
+
+def shown_commands(page: Path) -> list[list[str]]:
+    """Return the headrace command lines of indented blocks, which show what exists and are not executed."""
+    lines = re.findall(r"^    (headrace [a-z].*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]

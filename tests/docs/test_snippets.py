@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 from headrace.cli.main import COMMANDS
 from headrace.quick import QUICK
 from headrace.run.config import ALIASES, Layers, all_keys
 from tests.conftest import make_text
-from tests.docs.pages import PAGES, ROOT, blocks
+from tests.docs.pages import PAGES, ROOT, blocks, shown_commands
 
 Command = Callable[..., tuple[int, str, str]]
 OTHER_PROGRAMS = {"pip", "uv", "pipx", "make", "git", "cd", "export"}
@@ -35,6 +36,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(make_text(40_000, seed=10 + number))
     lines = [json.dumps({"content": make_text(200, seed=number)}) for number in range(100)]
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))
+    for name in ("wiki", "books"):
+        (tmp_path / name).mkdir()
+    with pyarrow.output_stream(tmp_path / "wiki" / "a.jsonl.zst", compression="zstd") as packed:
+        packed.write("\n".join(lines).encode())
+    (tmp_path / "books" / "a.txt").write_text(make_text(40_000, seed=20))
+    (tmp_path / "corpus.txt").write_text(make_text(40_000, seed=21))
     return tmp_path
 
 
@@ -56,16 +63,22 @@ def test_a_page_works_as_it_is_written(page: Path, command: Command) -> None:
                 assert code == 0, f"{' '.join(words)}: {err}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+ALL_PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_keys_exist(page: Path) -> None:
-    known = {*all_keys(), *ALIASES}
-    for block in blocks(page):
-        for words in block.commands if block.language == "sh" else []:
-            assert words[0] in {"headrace", *OTHER_PROGRAMS}, words
-            if words[0] == "headrace":
-                assert words[1] in COMMANDS, words
-            keys = [word.partition("=")[0] for word in words if "=" in word and "." in word.partition("=")[0]]
-            assert set(keys) <= known, words
+    fenced = [words for block in blocks(page) if block.language == "sh" for words in block.commands]
+    for words in [*fenced, *shown_commands(page)]:
+        assert words[0] in {"headrace", *OTHER_PROGRAMS}, words
+        if words[0] == "headrace":
+            assert words[1] in COMMANDS, words
+        keys = [word.partition("=")[0] for word in words if "=" in word]
+        assert {key for key in keys if "." in key} <= {*all_keys(), *ALIASES}, words
 
 
 def test_quick_is_mentioned_where_it_helps() -> None:
