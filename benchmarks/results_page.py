@@ -40,15 +40,30 @@ NOT_MATCHED = """## Not measured, and why
 
 
 def value(entry: Results | None, key: str, scale: float = 1.0, form: str = ",.0f") -> str:
-    """Return one figure of a command as text; a command that failed says so."""
-    if entry is None or "error" in entry:
+    """Return one figure of a command as text; a command that failed, or was not run yet, says so."""
+    if entry is None:
+        return "not measured yet"
+    if "error" in entry:
         return "failed"
     number = entry["result"].get(key)
     return "unknown" if number is None else format(number / scale, form)
 
 
+def result(entry: Results | None) -> Results:
+    """Return what a command printed; nothing where it failed or was not run yet."""
+    printed: Results = (entry or {}).get("result", {})
+    return printed
+
+
+def peer_value(row: Results, key: str, scale: float = 1.0) -> str:
+    """Return one figure of a peer as text; one that is missing or failed says so."""
+    return format(row[key] / scale, ",.1f") if row["status"] == "ok" else str(row["status"])
+
+
 def verdict(entry: Results | None, reported: float) -> str:
-    if entry is None or "error" in entry:
+    if entry is None:
+        return ""
+    if "error" in entry:
         return "**not matched**: the command failed"
     ratio = entry["result"]["tokens_per_second"] / reported
     return f"{ratio:,.1f} x" if ratio >= 1 else f"**not matched** ({ratio:.2f} x)"
@@ -62,19 +77,19 @@ def speed_part(results: Results) -> list[str]:
     ]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name, run, reported, highest in SPEEDS:
-        entry = results["runs"].get(run)
+        entry = results.get("runs", {}).get(run)
         figures = [value(entry, "tokens_per_second"), verdict(entry, highest), value(entry, "percent_of_peak")]
         lines.append(f"| {name} | {reported} | {' | '.join(figures)} | {value(entry, 'peak_memory_bytes', 1e6)} |")
-    peak = value(results["runs"].get("wiki-gpt2-float32"), "percent_of_peak")
+    peak = value(results.get("runs", {}).get("wiki-gpt2-float32"), "percent_of_peak")
     lines += [
         "",
         f"Share of the peak: 1.4% of a nominal peak was reported for the first row; here {peak}% of the measured one.",
     ]
-    return [*lines, "", *commands({run: results["runs"].get(run) for _, run, _, _ in SPEEDS})]
+    return [*lines, "", *commands({run: results.get("runs", {}).get(run) for _, run, _, _ in SPEEDS})]
 
 
 def memory_part(results: Results) -> list[str]:
-    entry, wait = results["runs"].get("wiki-gpt2-850MB"), results["runs"].get("wiki-gpt2")
+    entry, wait = results.get("runs", {}).get("wiki-gpt2-850MB"), results.get("runs", {}).get("wiki-gpt2")
     return [
         "## Memory and data wait",
         "",
@@ -103,92 +118,67 @@ def prefetch_part(results: Results) -> list[str]:
         "| corpus, prefetch_batches | tokens/s | data wait |",
         "| --- | ---: | ---: |",
     ]
-    for name, entry in results["prefetching"].items():
+    for name, entry in results.get("prefetching", {}).items():
         lines.append(
             f"| {name} | {value(entry, 'tokens_per_second')} | {value(entry, 'data_wait_percent', 1, '.3f')}% |"
         )
-    return [*lines, "", *commands(dict(list(results["prefetching"].items())[:1]))]
+    return [*lines, "", *commands(dict(list(results.get("prefetching", {}).items())[:1]))]
 
 
 def characters_part(results: Results) -> list[str]:
-    entry = results["characters"]
+    entry = results.get("characters")
+    times = {name: entry[name] for name in ("seconds", "user_s", "system_s")} if entry else {}
+    whole = {**(entry or {}), "result": {**result(entry), **times}} if entry and "result" in entry else entry
     rows = [
-        ("seconds, from the start of the command", "78.6", format(entry["seconds"], ".1f")),
-        ("user, system seconds", "643.0, 5.6", f"{entry['user_s']:.1f}, {entry['system_s']:.1f}"),
-        ("cores used", "8.3", value(entry, "cpu_cores", 1, ".1f")),
-        ("memory MB", "210 (estimated there)", value(entry, "peak_memory_bytes", 1e6)),
-        ("loss at the start", "5.88", value(entry, "first_loss", 1, ".2f")),
-        ("loss at the end", "3.23", value(entry, "train_loss", 1, ".2f")),
-        ("validation loss", "none", value(entry, "validation_loss", 1, ".2f")),
+        ("seconds, from the start of the command", "78.6", value(whole, "seconds", 1, ".1f")),
+        ("user seconds", "643.0", value(whole, "user_s", 1, ".1f")),
+        ("system seconds", "5.6", value(whole, "system_s", 1, ".1f")),
+        ("cores used", "8.3", value(whole, "cpu_cores", 1, ".1f")),
+        ("memory MB", "210 (estimated there)", value(whole, "peak_memory_bytes", 1e6)),
+        ("loss at the start", "5.88", value(whole, "first_loss", 1, ".2f")),
+        ("loss at the end", "3.23", value(whole, "train_loss", 1, ".2f")),
+        ("validation loss", "none", value(whole, "validation_loss", 1, ".2f")),
     ]
-    lines = [
-        "## 1.1 MB of Shakespeare by characters, 1,000 iterations",
-        "",
-        "4 layers x 128, 8 heads, 32 sequences, learning rate 3e-4.",
-        "",
-    ]
+    lines = ["## 1.1 MB of Shakespeare by characters, 1,000 iterations", ""]
+    lines += ["4 layers x 128, 8 heads, 32 sequences, learning rate 3e-4.", ""]
     lines += [
         "| what | reported elsewhere | here |",
         "| --- | ---: | ---: |",
         *(f"| {' | '.join(row)} |" for row in rows),
-        "",
     ]
-    if "result" in entry:
-        for when, key in (("Before", "first_sample"), ("After", "last_sample")):
-            lines += [f"{when}:", "", "```text", (entry["result"].get(key) or "none").replace("```", "'''"), "```", ""]
-    return [*lines, *commands({"characters": entry})]
+    for when, key in (("Before", "first_sample"), ("After", "last_sample")):
+        if result(entry).get(key):
+            lines += ["", f"{when}:", "", "```text", result(entry)[key].replace("```", "..."), "```"]
+    return [*lines, "", *commands({"characters": entry})]
 
 
 def scale_part(results: Results) -> list[str]:
-    entry = results["scale"]
-    measured = (
-        []
-        if "error" in entry
-        else [way for way in entry["result"]["measured"] if way["processes"] * way["threads"] == 2]
-    )
-    best = max((way["speedup"] for way in measured), default=None)
-    here = "failed" if best is None else f"{best:.2f} x"
-    lines = [
-        "## Two cores against one",
-        "",
-        "| | reported elsewhere | here |",
-        "| --- | ---: | ---: |",
-        f"| speedup | 1.9 x | {here} |",
-        "",
-    ]
-    return [*lines, *commands({"scale": entry})]
+    entry = results.get("scale")
+    ways = [way for way in result(entry).get("measured", []) if way["processes"] * way["threads"] == 2]
+    best = {"speedup": max((way["speedup"] for way in ways), default=None)}
+    here = value({**entry, "result": best} if ways and entry else entry, "speedup", 1, ".2f")
+    lines = ["## Two cores against one", "", "| | reported elsewhere | here |", "| --- | ---: | ---: |"]
+    return [*lines, f"| speedup | 1.9 | {here} |", "", *commands({"scale": entry})]
 
 
 def loaders_part(results: Results) -> list[str]:
-    lines = [
-        "## Loaders and tokenizers",
-        "",
-        "Reported elsewhere: a Grain loader 2-4 times as fast as tf.data, with 30-50% less memory; fast tokenizers",
+    loaders, tokenize = results.get("loaders"), results.get("tokenize")
+    lines = ["## Loaders and tokenizers", ""]
+    lines += [
+        "Reported elsewhere: a Grain loader 2-4 times as fast as tf.data, with 30-50% less memory; fast tokenizers"
     ]
-    lines += ["3-5 times as fast as slow ones.", ""]
-    entry = results["loaders"]
-    if "error" not in entry:
-        lines += ["| batch, loader | M tokens/s | memory MB |", "| --- | ---: | ---: |"]
-        for size, rows in entry["result"]["results"].items():
-            for row in rows:
-                figures = (
-                    f"{row['tokens_per_second'] / 1e6:,.1f} | {row['peak_memory_bytes'] / 1e6:,.0f}"
-                    if row["status"] == "ok"
-                    else f"{row['status']} |"
-                )
-                lines.append(f"| {size}, {row['peer']} | {figures} |")
-        lines.append("")
-    entry = results["tokenize"]
-    if "error" not in entry:
-        lines += ["| tokenizer | MB/s |", "| --- | ---: |"]
-        for row in next(iter(entry["result"]["results"].values())):
-            lines.append(
-                f"| {row['peer']} | {row['megabytes_per_second']:,.1f} |"
-                if row["status"] == "ok"
-                else f"| {row['peer']} | {row['status']} |"
-            )
-        lines.append("")
-    return [*lines, *commands({"loaders": results["loaders"], "tokenize": results["tokenize"]})]
+    lines += ["3-5 times as fast as slow ones.", "", "| loader | batch | M tokens/s | memory MB |"]
+    lines.append("| --- | ---: | ---: | ---: |")
+    for size, rows in result(loaders).get("results", {}).items():
+        for row in rows:
+            speed, memory = peer_value(row, "tokens_per_second", 1e6), peer_value(row, "peak_memory_bytes", 1e6)
+            lines.append(f"| {row['peer']} | {size} | {speed} | {memory} |")
+    lines += ["", "| tokenizer | MB/s |", "| --- | ---: |"]
+    for rows in result(tokenize).get("results", {}).values():
+        lines += [f"| {row['peer']} | {peer_value(row, 'megabytes_per_second')} |" for row in rows]
+    failed = [name for name, entry in (("loaders", loaders), ("tokenizers", tokenize)) if not result(entry)]
+    lines += ["", *(f"No {name}: not measured yet, or failed." for name in failed)]
+    return [*lines, "", *commands({"loaders": loaders, "tokenize": tokenize})]
 
 
 def presets_part(results: Results) -> list[str]:
@@ -200,7 +190,7 @@ def presets_part(results: Results) -> list[str]:
     ]
     lines += ["| preset | parameters | tokens/s | % of peak | memory MB | seconds | validation loss | bits per byte |"]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for name, entry in results["presets"].items():
+    for name, entry in results.get("presets", {}).items():
         keys = [
             ("parameters", 1, ",.0f"),
             ("tokens_per_second", 1, ",.0f"),
@@ -209,7 +199,7 @@ def presets_part(results: Results) -> list[str]:
         ]
         keys += [("train_seconds", 1, ".0f"), ("validation_loss", 1, ".3f"), ("validation_bits_per_byte", 1, ".3f")]
         lines.append(f"| `{name}` | {' | '.join(value(entry, *key) for key in keys)} |")
-    return [*lines, "", *commands({name: results["presets"][name] for name in list(results["presets"])[:1]})]
+    return [*lines, "", *commands(dict(list(results.get("presets", {}).items())[:1]))]
 
 
 def commands(entries: dict[str, Results | None]) -> list[str]:
@@ -224,10 +214,10 @@ def _without_folder(command: str) -> str:
 
 def page(results: Results) -> str:
     """Return the whole page."""
-    machine = results["machine"].get("result", {}).get("hardware", {})
+    machine = result(results.get("machine")).get("hardware", {})
     name = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', 'unknown number of')} cores"
     parts = [speed_part, memory_part, prefetch_part, characters_part, scale_part, loaders_part, presets_part]
-    lines = [INTRODUCTION, f"This machine: {name}.", ""]
+    lines = [INTRODUCTION, f"This machine: {name}." if results else "**Not measured yet: run `make results`.**", ""]
     for part in parts:
         lines += part(results)
     return "\n".join([*lines, NOT_MATCHED]).rstrip() + "\n"

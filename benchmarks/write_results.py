@@ -104,7 +104,7 @@ def main() -> None:
             shakespeare = SHARED / "shakespeare.txt"
             characters = shakespeare if shakespeare.exists() else write_text(Path(folder) / "characters.txt", 1 << 20)
             kept.write_text(json.dumps(measure(text, characters, Path(folder)), indent=1))
-    results = json.loads(kept.read_text())
+    results = json.loads(kept.read_text()) if kept.exists() else {}
     target.write_text(page(results), encoding="utf-8")
     print(json.dumps({"page": str(target), "seconds": round(time.perf_counter() - began)}))
 

@@ -48,7 +48,7 @@ def test_figures_stand_beside_what_was_reported(results: dict[str, Any]) -> None
     text = page(results)
     assert "This machine: a processor, 2 cores." in text
     assert "| 3 layers x 256, vocabulary 16,000, 32 x 128 | 500 (promised) | 1,000 | 2.0 x | 50 | 500 |" in text
-    assert "| speedup | 1.9 x | 1.83 x |" in text
+    assert "| speedup | 1.9 | 1.83 |" in text
     assert "    headrace train t.txt\n" in text
     assert "/tmp" not in text
 
@@ -61,4 +61,13 @@ def test_misses_and_failures_are_told(results: dict[str, Any]) -> None:
     text = page(results)
     assert "**not matched** (0.40 x)" in text
     assert "**not matched**: the command failed" in text
-    assert "| 256, p | missing | |" in text
+    assert "| p | 256 | missing | missing |" in text
+
+
+def test_without_measurements_nothing_is_claimed(results: dict[str, Any]) -> None:
+    from results_page import page
+
+    text = page({})
+    assert "Not measured yet: run `make results`" in text
+    assert "| 54-56 | not measured yet |" in text
+    assert "## Prefetching by size of the corpus" in text
