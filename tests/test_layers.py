@@ -12,6 +12,7 @@ LAYERS = [
     ["errors"],
     ["activity", "files", "units", "sizes", "locks", "quick", "stages"],
     ["data", "models", "machine"],
+    ["native"],
     ["distributed"],
     ["training", "generation", "perf"],
     ["interop"],

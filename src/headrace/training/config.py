@@ -67,6 +67,9 @@ class TrainingConfig(BaseModel):
     """Kernel of float32 products; auto: oneDNN where it is measured to be faster than PyTorch's default."""
     attention: Literal["auto", "fused", "products"] = "auto"
     """auto: batched products, which keep all probabilities, where they are faster than PyTorch's fused kernel."""
+    engine: Literal["auto", "torch", "native"] = "auto"
+    """Code of forward and backward passes. native: headrace's C++ library, in which each thread computes whole
+    sequences; torch: PyTorch's operations; auto: the native library where it is built and measured to be faster."""
     compile: bool = False
     """Try torch.compile too, where there is a C++ compiler, and keep it if it is measured to be faster."""
     threads: int = Field(default=0, ge=0, le=MAX_THREADS)

@@ -142,7 +142,8 @@ def _times(plan: Plan) -> Iterator[str]:
     execution = plan.execution
     kernel = "oneDNN" if execution.matmul == "onednn" else "default kernels"
     attention = "attention by batched products" if execution.attention == "products" else "fused attention"
-    yield f"  computed in {execution.precision} with {kernel} and {attention}, micro-batch {execution.micro_batch_size}"
+    code = "the native library" if execution.engine == "native" else f"{kernel} and {attention}"
+    yield f"  computed in {execution.precision} with {code}, micro-batch {execution.micro_batch_size}"
     yield f"  bound by {plan.bound.name}: {plan.bound.evidence}"
 
 
