@@ -12,7 +12,7 @@ TOKENIZE ?= --megabytes 100
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak faults bench limits pictures clean
+.PHONY: help demo test docs results pictures soak faults bench limits clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -44,6 +44,13 @@ test: $(VENV)/.installed  ## lint, types and tests (under 8 minutes on 2 cores)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+docs: $(VENV)/.installed  ## build the documentation site into site/; a broken link or a missing page fails it
+	$(BIN)/python tools/write_reference.py --check
+	$(BIN)/zensical build --clean --strict
+
+results: $(VENV)/.installed  ## measure what is reported elsewhere on this machine, under 20 minutes; writes docs/results.md
+	$(BIN)/python benchmarks/write_results.py docs/results.md
 
 soak: $(VENV)/.installed  ## the slow fault and limit tests (kills, tmpfs, memory)
 	$(BIN)/python -m pytest -m soak

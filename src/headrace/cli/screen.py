@@ -115,7 +115,7 @@ class Screen:
         rows = max(1, (min(height, MOST_SAMPLE_ROWS) - 1) // len(samples))
         for number, sample in enumerate(samples):
             prompt = self.prompts[number] if number < len(self.prompts) else ""
-            lines += list(sample_text(sample, prompt).wrap(console, width - ROOM_FOR_KEYS))[:rows]
+            lines += list(sample_text(sample, prompt).wrap(console, max(1, width - ROOM_FOR_KEYS)))[:rows]
         return lines[:height]
 
 
