@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.arguments import Arguments, AsJson, ConfigFile, Preset
 from headrace.cli.layers import gather
 from headrace.errors import UsageError
 from headrace.instruments.plan import Plan
@@ -28,6 +28,7 @@ DEFAULT_OUT = Path("plan.yaml")
 
 def plan(
     arguments: Arguments = None,
+    config: ConfigFile = None,
     preset: Preset = "",
     minutes: Annotated[
         float | None,
@@ -44,13 +45,13 @@ def plan(
     of the minutes, and at most two and a half. It keeps every value that a config or KEY=VALUE sets.
     """
     if minutes is not None:
-        _propose(gather(arguments or [], preset, None, None, fallback=""), minutes, out or DEFAULT_OUT, as_json)
+        _propose(gather(arguments or [], preset, None, None, config, fallback=""), minutes, out or DEFAULT_OUT, as_json)
         return
     if out is not None:
         raise UsageError("--out needs --minutes: a prediction writes no file.")
-    config = gather(arguments or [], preset, None, None).build()
+    layers = gather(arguments or [], preset, None, None, config)
     with display.spinner("Rehearsing"):
-        result = make_plan(config)
+        result = make_plan(layers.build())
     show_plan(result)
     if as_json:
         typer.echo(json.dumps(result.as_json()))

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.arguments import Arguments, AsJson, ConfigFile, Preset
 from headrace.cli.layers import gather
 from headrace.instruments.scaling import Way, describe_disturbance
 from headrace.jobs.scale import scale as measure
@@ -24,6 +24,7 @@ PLOT_WIDTH = 40
 
 def scale(
     arguments: Arguments = None,
+    config: ConfigFile = None,
     preset: Preset = "",
     cores: Annotated[
         int, typer.Option(min=0, show_default=False, help="The largest number of cores to try. Default: all.")
@@ -33,9 +34,9 @@ def scale(
     as_json: AsJson = False,
 ) -> None:
     """Measure the speedup of more cores. It is measured by threads and by processes; `run.processes=auto` uses it."""
-    config = gather(arguments or [], preset, None, None).build()
+    layers = gather(arguments or [], preset, None, None, config)
     with display.spinner(f"Measuring threads and processes, {repeats} times each"):
-        result = measure(config, cores, steps, repeats)
+        result = measure(layers.build(), cores, steps, repeats)
     show_scaling(result)
     if as_json:
         typer.echo(json.dumps(result.as_json()))
