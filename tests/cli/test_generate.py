@@ -64,8 +64,8 @@ def test_a_conversation_in_a_terminal(run: Path) -> None:
     arguments = [sys.executable, "-m", "headrace", "generate", str(run), "--max-tokens", "3"]
     child = subprocess.Popen(arguments, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "dumb"})
     os.close(slave)
-    os.write(master, b"the mill\nriver stone\n\x04")
     shown = b""
+    typed = [b"the mill\n", b"river stone\n", b"\x04"]  # each when it is asked for
     while True:
         try:
             data = os.read(master, 4096)
@@ -74,6 +74,8 @@ def test_a_conversation_in_a_terminal(run: Path) -> None:
         if not data:
             break
         shown += data
+        if shown.endswith(b"> ") and typed:
+            os.write(master, typed.pop(0))
     os.close(master)
     assert child.wait(timeout=60) == 0
     assert b"Ctrl-D ends" in shown

@@ -328,7 +328,7 @@ def test_an_epoch_is_one_pass_and_resumes_in_its_middle(tmp_path: Path, from_tex
 
 
 def test_an_epoch_without_a_whole_batch_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("too little")
+    (tmp_path / "a.txt").write_text(make_text(500))
     with (
         hr.Loader(tmp_path / "a.txt", 64, 32, tokenizer="byte", cache_dir=tmp_path / "cache") as loader,
         pytest.raises(hr.HeadraceError, match="smaller batch_size"),

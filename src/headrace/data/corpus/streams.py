@@ -70,7 +70,7 @@ class FileStream:
         self._source = source
         self._file = file
         self._raw = open_planned(file) if handle is None else handle
-        self._owned = [] if content else [self._raw]
+        self._owned = [self._raw] if handle is None else []
         self._stream = decompressed(self._raw if content is None else content, file.compression)
         self._before = before
         self._pending = b""

@@ -24,6 +24,11 @@ from headrace.files import digest
 
 PART_OVERHEAD_BYTES = 512
 """What a member costs in memory beside its text, so that a chunk of tiny ones is bounded too."""
+MOST_REASONS = 20
+"""Reasons for leaving members out that are told apart: the suffixes of a hostile archive may be millions."""
+OTHERS = "member(s) of archives of other kinds, left out"
+HIDDEN = "hidden"
+"""Why files are left out that folders hide too; they are not counted."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class ArchiveStream:
             for member in self._archive.members(self._source, self._file, self._handle):
                 reason = why_left_out(member)
                 if reason:
-                    left_out[reason] += 1
+                    left_out[reason if reason in left_out or len(left_out) < MOST_REASONS else OTHERS] += 1
                     continue
                 with self._open(member, expanded) as stream:
                     yield from stream.parts(until=None)
@@ -125,10 +130,6 @@ class ArchiveStream:
         return FileStream(self._source, replace(self._file, path=path), choose, member.open(), self._handle, expanded)
 
 
-HIDDEN = "hidden"
-"""Why files are left out that folders hide too; they are not counted."""
-
-
 def why_left_out(member: Member) -> str:
     """Return the reason, in the plural, why a member is not read; empty if it is."""
     from headrace.data.corpus.formats.registry import format_of, is_readable  # which lists archives, too
@@ -139,7 +140,8 @@ def why_left_out(member: Member) -> str:
     if any((part.startswith(".") and part != ".") or part in ("__pycache__", "__MACOSX") for part in parts):
         return HIDDEN
     if not is_readable(parts[-1]) or not format_of(parts[-1]).is_text:
-        return f"member(s) of archives with the suffix {suffix_of(parts[-1]) or '(none)'}, left out"
+        suffix = suffix_of(parts[-1])
+        return f"member(s) of archives with the suffix {suffix}, left out" if suffix[1:].isalnum() else OTHERS
     return "" if member.size else "empty member(s) of archives, left out"
 
 

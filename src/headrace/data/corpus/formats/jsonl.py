@@ -17,8 +17,8 @@ LINE_LIMIT_BYTES = 32 << 20
 STRUCTURE_LIMIT_BYTES = 4 << 20
 
 STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
-"""A string of JSON, as a pattern. One that is never closed goes on to the end: looking for its end from every quote in it
-would take the square of its length."""
+"""A string of JSON, as a pattern. One that is never closed goes on to the end: to look for its end from every quote in
+it would take the square of its length."""
 _STRING = re.compile(STRING, re.DOTALL)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
