@@ -26,7 +26,8 @@ Arguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CONFIG | CORPUS...] [KEY=VALUE...]",
-        help="A config file, or text to train on (files, folders, globs); then overrides such as training.seed=1.",
+        help="A config file, text to train on (files, folders, globs) or a prepared cache; then overrides such as"
+        " training.seed=1.",
         autocompletion=complete_key,
     ),
 ]

@@ -31,8 +31,9 @@ def gather(
     """
     layers = Layers()
     files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not is_json_text(a)]
-    typed = {a: parse_override(a) for a in arguments if is_override(a)}
-    corpus = [a for a in arguments if a not in files and a not in typed]
+    overrides = [a for a in arguments if is_override(a)]
+    corpus = [a for a in arguments if a not in files and a not in overrides]
+    typed = [(text, *parse_override(text)) for text in overrides]
     files += map(str, config or [])
     if resume is not None:
         folder, wanted = split_checkpoint(resume)
@@ -45,7 +46,7 @@ def gather(
             layers.add(read_checkpoint_state(checkpoint).config.model_dump(), f"{checkpoint}/state.json")
             display.err.print(f"{problem} Its configuration is taken from {checkpoint}.", markup=False)
         layers.add({"run.out": str(folder.resolve()), "run.resume": wanted}, "--resume")
-    elif preset or not (files or corpus or any(key == "data.sources" for key, _ in typed.values())):
+    elif preset or not (files or corpus or any(key == "data.sources" for _, key, _ in typed)):
         name = preset or fallback  # without any text, the demo trains on what is on this disk
         if name and name not in PRESETS:
             raise UsageError(f"--preset {name}: no such preset. Presets: {', '.join(PRESETS)}")
@@ -57,7 +58,7 @@ def gather(
         layers.add({"data.sources": corpus}, "the command line")
     if out is not None:
         layers.add({"run.out": str(out)}, "--out")
-    for text, (key, value) in typed.items():
+    for text, key, value in typed:
         layers.add({key: value}, text)
     return layers
 

@@ -164,14 +164,16 @@ class Loader:
         After `restore` or `seek` into the middle of a pass, it yields the rest of that pass. The next call yields the
         next pass, in another order.
         """
-        begin, end = self._step, None
+        # The last rows of a pass need all of its text, so counting can wait until that is tokenised; only a mixture may
+        # end its pass before.
+        begin = self._step
+        is_known = self.cache.is_complete or len(self._order.streams) > 1
+        end = self._end_of_pass(begin) if is_known else None
         while end is None or self._step < end:
-            # The last rows of a pass need all of its text, so counting can wait until that is tokenised; only a mixture
-            # may end its pass before.
-            if end is None and (self.cache.is_complete or len(self._order.streams) > 1):
+            batch = next(self)
+            if end is None and self.cache.is_complete:
                 end = self._end_of_pass(begin)
-                continue
-            yield next(self)
+            yield batch
 
     def __enter__(self) -> Loader:
         return self

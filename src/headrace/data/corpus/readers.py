@@ -6,6 +6,7 @@ to back: compressed ones, tables and archives.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -78,7 +79,7 @@ def _group_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
         if not file.compression:
             chunk.add(format.read_range(source, file, 0, file.size, True))
             continue
-        with FileStream(source, file, lambda _, format=format: format) as stream:
+        with FileStream(source, file, functools.partial(_given, format)) as stream:
             for part in stream.parts(until=None):
                 chunk.add(part)
                 if chunk.nbytes >= current_scale().segment_bytes:
@@ -86,3 +87,8 @@ def _group_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
                     chunk = Chunk()
     if chunk.parts:
         yield chunk
+
+
+def _given(format: TextFormat, _: bytes) -> TextFormat:
+    """Return a format that has been chosen before."""
+    return format

@@ -7,6 +7,7 @@ no harm; such members are left out all the same, and counted, like those that he
 from __future__ import annotations
 
 import functools
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -135,7 +136,7 @@ def why_left_out(member: Member) -> str:
     from headrace.data.corpus.formats.registry import format_of, is_readable  # which lists archives, too
 
     parts = member.name.replace("\\", "/").split("/")
-    if ".." in parts or member.name.startswith(("/", "\\")) or ":" in parts[0]:
+    if ".." in parts or re.match(r"[/\\]|[A-Za-z]:", member.name):
         return "member(s) of archives whose names lead out of them, left out"
     if any((part.startswith(".") and part != ".") or part in ("__pycache__", "__MACOSX") for part in parts):
         return HIDDEN
@@ -156,11 +157,9 @@ def label(name: str) -> str:
 
 def _choose(source: Source, path: str, beginning: bytes) -> TextFormat:
     """Return the format of a member by its suffix and how it begins."""
-    from headrace.data.corpus.formats.registry import TEXT, format_of  # which lists archives, too
+    from headrace.data.corpus.formats.registry import resolve  # which lists archives, too
 
-    format = format_of(path)
-    if format.is_markup:
-        format = TEXT if source.as_plain_text else format.for_beginning(source, path, beginning)
+    format = resolve(source, path, lambda: beginning)
     assert isinstance(format, TextFormat), f"{path} is read as text, but {format.name} is not"
     return format
 

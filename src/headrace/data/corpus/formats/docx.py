@@ -54,7 +54,7 @@ def text_of_body(xml: bytes) -> str:
     pieces: list[str] = []
     is_text = False
 
-    def start(name: str, _: dict[str, str]) -> None:
+    def start(name: str, _attributes: dict[str, str]) -> None:
         nonlocal is_text
         place, _, tag = name.rpartition(" ")
         if "wordprocessingml" in place:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.data.corpus.formats.docx import Docx
 from headrace.data.corpus.formats.format import Format
 from headrace.data.corpus.formats.html import Html
@@ -30,12 +32,17 @@ def format_of(path: str) -> Format:
     return _BY_SUFFIX.get(suffix_of(path, strip_compression=True), TEXT)
 
 
-def format_for(source: Source, file: SourceFile) -> Format:
+def resolve(source: Source, path: str, beginning: Callable[[], bytes]) -> Format:
     """Return how a file of a source is read: by its suffix, and for some suffixes by how it begins."""
-    format = format_of(file.path)
+    format = format_of(path)
     if not format.is_markup:
         return format
-    return TEXT if source.as_plain_text else format.for_beginning(source, file.path, beginning_of(file))
+    return TEXT if source.as_plain_text else format.for_beginning(source, path, beginning())
+
+
+def format_for(source: Source, file: SourceFile) -> Format:
+    """Return how a file on the disk is read."""
+    return resolve(source, file.path, lambda: beginning_of(file))
 
 
 def is_readable(name: str) -> bool:

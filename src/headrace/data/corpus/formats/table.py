@@ -34,7 +34,7 @@ class Csv(TextFormat):
     suffixes = frozenset([".csv"])
     shown = ".csv"
     is_markup = True
-    delimiters = (b",", b";", b"\t", b"|")
+    delimiters: tuple[bytes, ...] = (b",", b";", b"\t", b"|")
 
     def for_beginning(self, source: Source, path: str, beginning: bytes) -> Format:
         """Return the table's own format, which knows its delimiter and column; without the column, refuse the file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import tarfile
 from collections.abc import Iterator
+from io import BufferedIOBase
 from typing import IO, BinaryIO, cast
 
 from headrace.data.corpus.expansion import check_expansion, expansion_limit
@@ -35,7 +36,7 @@ class Tar(Archive):
         stream = cast(IO[bytes], _Counted(source, file, decompressed(handle, _compression(file))))
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Info, bufsize=64 << 10) as archive:
             for info in archive:
-                archive.members = []  # it keeps them all, and there may be millions  # type: ignore[attr-defined]
+                archive.members = []  # type: ignore[attr-defined]  # it keeps them all: there may be millions
                 if info.isreg() and not info.issparse():
                     yield Member(info.name, info.size, functools.partial(_open, archive, info))
 
@@ -51,7 +52,7 @@ def _open(archive: tarfile.TarFile, info: tarfile.TarInfo) -> BinaryIO:
 class _Counted:
     """The bytes of an archive, refused once they are too many for its size: also those of members that are left out."""
 
-    def __init__(self, source: Source, file: SourceFile, stream: IO[bytes]) -> None:
+    def __init__(self, source: Source, file: SourceFile, stream: BinaryIO | BufferedIOBase) -> None:
         self._source, self._file, self._stream = source, file, stream
         self._total = 0
 
@@ -66,11 +67,11 @@ class _Info(tarfile.TarInfo):
     """The header of a member. `tarfile` takes one that is damaged or cut off for the end of the archive."""
 
     @classmethod
-    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> _Info:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Info:
         try:
             info = super().frombuf(buf, encoding, errors)
-        except tarfile.EOFHeaderError:
-            raise  # the mark of the end
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the mark of the end; its stub lacks it
+            raise
         except tarfile.HeaderError as problem:
             raise tarfile.ReadError(f"no end mark: {problem}") from None
         if info.type in _HEADERS and info.size > HEADER_LIMIT_BYTES:

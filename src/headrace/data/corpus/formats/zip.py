@@ -18,6 +18,7 @@ from headrace.errors import CorpusError
 DIRECTORY_LIMIT_BYTES = 8 << 20
 """The largest list of members that is read: as objects of Python, they take some ten times their bytes."""
 _ENCRYPTED = 1
+_METHODS = {9: "deflate64", zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma", 93: "zstd", 95: "xz"}
 
 
 class Zip(Archive):
@@ -48,7 +49,7 @@ def _open(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> BinaryI
     if info.flag_bits & _ENCRYPTED:
         raise CorpusError(f"{place}: encrypted. Unpack the archive with its password, and name the folder.")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        kind = zipfile.compressor_names.get(info.compress_type, f"method {info.compress_type}")
+        kind = _METHODS.get(info.compress_type, f"method {info.compress_type}")
         raise CorpusError(f"{place}: compressed with {kind}; headrace reads deflate. Unpack it, and name the folder.")
     return cast(BinaryIO, archive.open(info))
 
