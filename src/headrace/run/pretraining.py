@@ -226,7 +226,7 @@ class Pretraining:
         self.finished = f"{self.folder.path}: finished at step {position.step:,}; raise {key} to go on"
         summary = read_record(self.folder.path / "summary.json", Run)
         if summary is not None and summary.steps == position.step:
-            self.run = summary.model_copy(update={"folder": self.folder.path})
+            self.run = summary.model_copy(update={"folder": self.folder.path, "was_stopped": False})  # not this time
         else:
             self.folder.write_record("summary.json", self.run)
 
