@@ -59,10 +59,6 @@ class Format(ABC):
     """What is added to the fingerprint of its files, so that tokens of another way of reading them are not used. Files
     of the formats that headrace has always had are fingerprinted without one."""
 
-    def for_beginning(self, source: Source, path: str, beginning: bytes) -> Format:
-        """Return the format of one file by how it begins (some 64 KiB); most formats are the same for all files."""
-        return self
-
     def is_sequential(self, file: SourceFile) -> bool:
         """Check whether a file can only be read front to back."""
         return False
@@ -163,6 +159,23 @@ class TextFormat(Format):
             if found is not None:
                 return found[0] + nominal - context, found[1]
             reach *= 4
+
+
+class ChosenFormat(Format):
+    """A suffix that says too little: each file is read by the text format that `for_beginning` returns for it."""
+
+    is_text = True
+    is_markup = True
+
+    @abstractmethod
+    def for_beginning(self, source: Source, path: str, beginning: bytes) -> Format:
+        """Return the format of one file by how it begins (some 64 KiB)."""
+
+    def divide(self, source: Source, file: SourceFile) -> list[Piece]:
+        raise AssertionError(f"{file.path}: divided before its format was chosen")
+
+    def read(self, source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> Iterator[Chunk]:
+        raise AssertionError(f"{file.path}: read before its format was chosen")
 
 
 class RecordFormat(Format):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from headrace.data.corpus.chunks import TextRange
-from headrace.data.corpus.formats.format import Format, TextFormat
+from headrace.data.corpus.formats.format import ChosenFormat, Format, TextFormat
 from headrace.data.corpus.formats.jsonl import STRING, text_of
 from headrace.data.corpus.formats.text import TEXT
 from headrace.data.corpus.scale import current_scale
@@ -25,23 +25,16 @@ _MARKS = re.compile(STRING + rb"|[\[\]{},]", re.DOTALL)
 _OR_AS_IT_IS = "or read the file as it is: data.as_plain_text=true"
 
 
-class Json(TextFormat):
+class Json(ChosenFormat):
     """JSON files, of which lists of texts or objects are read item by item."""
 
     name = "json"
     suffixes = frozenset([".json"])
     shown = ".json"
-    is_markup = True
 
     def for_beginning(self, source: Source, path: str, beginning: bytes) -> Format:
         """Return the format of lists if the file begins as one of texts or objects; else plain text."""
         return _ITEMS if _LIST.match(beginning) else TEXT
-
-    def find_boundary(self, source: Source, window: bytes, start: int, is_end: bool) -> tuple[int, bool] | None:
-        raise AssertionError("JSON is read by the format for its beginning")
-
-    def split(self, source: Source, text: TextRange, raw: bytes, noticed: Counter[str]) -> Iterator[list[bytes]]:
-        raise AssertionError("JSON is read by the format for its beginning")
 
 
 class _Items(TextFormat):

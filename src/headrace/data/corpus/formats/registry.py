@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.data.corpus.formats.docx import Docx
-from headrace.data.corpus.formats.format import Format
+from headrace.data.corpus.formats.format import ChosenFormat, Format
 from headrace.data.corpus.formats.html import Html
 from headrace.data.corpus.formats.json_array import Json
 from headrace.data.corpus.formats.jsonl import JsonLines
@@ -35,9 +35,9 @@ def format_of(path: str) -> Format:
 def resolve(source: Source, path: str, beginning: Callable[[], bytes]) -> Format:
     """Return how a file of a source is read: by its suffix, and for some suffixes by how it begins."""
     format = format_of(path)
-    if not format.is_markup:
-        return format
-    return TEXT if source.as_plain_text else format.for_beginning(source, path, beginning())
+    if format.is_markup and source.as_plain_text:
+        return TEXT
+    return format.for_beginning(source, path, beginning()) if isinstance(format, ChosenFormat) else format
 
 
 def format_for(source: Source, file: SourceFile) -> Format:

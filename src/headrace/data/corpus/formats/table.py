@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import islice
 
 from headrace.data.corpus.chunks import TextRange
-from headrace.data.corpus.formats.format import Format, TextFormat
+from headrace.data.corpus.formats.format import ChosenFormat, Format, TextFormat
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.signatures import refuse_what_is_not_text
 from headrace.data.corpus.sources import Source, SourceFile
@@ -27,13 +27,12 @@ _QUOTED = re.compile(rb'"[^"]*+(?:""[^"]*+)*+"(?!")')
 _OR_AS_IT_IS = "or read the file as it is: data.as_plain_text=true"
 
 
-class Csv(TextFormat):
+class Csv(ChosenFormat):
     """Values with commas between them, or semicolons, tabs or bars if the first row has more of those."""
 
     name = "csv"
     suffixes = frozenset([".csv"])
     shown = ".csv"
-    is_markup = True
     delimiters: tuple[bytes, ...] = (b",", b";", b"\t", b"|")
 
     def for_beginning(self, source: Source, path: str, beginning: bytes) -> Format:
@@ -47,12 +46,6 @@ class Csv(TextFormat):
         if names.count(source.text_field) != 1:
             raise CorpusError(_no_column(source, path, names, _longest(raw[len(header) :], delimiter, len(names))))
         return _Table(self.name, delimiter, names.index(source.text_field), len(names))
-
-    def find_boundary(self, source: Source, window: bytes, start: int, is_end: bool) -> tuple[int, bool] | None:
-        raise AssertionError("a table is read by the format for its beginning")
-
-    def split(self, source: Source, text: TextRange, raw: bytes, noticed: Counter[str]) -> Iterator[list[bytes]]:
-        raise AssertionError("a table is read by the format for its beginning")
 
 
 class Tsv(Csv):
