@@ -139,7 +139,7 @@ class FileStream:
             except CorpusError as problem:
                 line = self._line + self._pending.count(b"\n", 0, target)
                 raise CorpusError(f"{self._file.path}:{line}: {problem}.") from None
-            reach *= 2
+            reach = 2 * max(reach, len(self._pending))
         cut, is_hard = found
         raw, self._pending = self._pending[:cut], self._pending[cut:]
         self._position += cut
