@@ -12,13 +12,13 @@ TOKENIZE ?= --megabytes 100
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak faults bench limits clean
+.PHONY: help demo test native docs results pictures sanitize soak faults bench limits clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 # The stamp is newer than pyproject.toml exactly when what it lists is installed, so a second run starts at once.
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
@@ -39,11 +39,30 @@ demo: $(VENV)/.installed  ## prepare the zero-download corpus, show a batch of i
 	$(BIN)/headrace inspect runs/demo-cache --step 0 --batch-size 2 --sequence-length 64
 	$(BIN)/headrace train --preset demo data.cache_dir=runs/demo-cache
 
+native: $(VENV)/.installed  ## build the native library again, after a change of its C++
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+
+SANITIZED := build/sanitized
+SANITIZERS := -fsanitize=address,undefined -fno-omit-frame-pointer -O1 -g
+
+sanitize: $(VENV)/.installed  ## native steps of random shapes under AddressSanitizer and UndefinedBehaviorSanitizer
+	HEADRACE_NATIVE_FLAGS="$(SANITIZERS)" $(BIN)/python setup.py --quiet build_ext --build-temp $(SANITIZED) --build-lib $(SANITIZED)
+	$(CXX) -std=c++20 $(SANITIZERS) tests/native/fuzz.cpp $(SANITIZED)/headrace/native/libheadrace.so \
+	  -Wl,-rpath,$(abspath $(SANITIZED)/headrace/native) -o $(SANITIZED)/fuzz
+	UBSAN_OPTIONS=halt_on_error=1 $(SANITIZED)/fuzz
+
 test: $(VENV)/.installed  ## lint, types and tests (under 8 minutes on 2 cores)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+docs: $(VENV)/.installed  ## build the documentation site into site/; a broken link or a missing page fails it
+	$(BIN)/python tools/write_reference.py --check
+	$(BIN)/zensical build --clean --strict
+
+results: $(VENV)/.installed  ## measure what is reported elsewhere on this machine, under 20 minutes; writes docs/results.md
+	$(BIN)/python benchmarks/write_results.py docs/results.md
 
 soak: $(VENV)/.installed  ## the slow fault and limit tests (kills, tmpfs, memory)
 	$(BIN)/python -m pytest -m soak
@@ -61,6 +80,9 @@ bench: $(BENCH)/.installed  ## headrace and its peers side by side, 10 to 15 min
 limits: $(BENCH)/.installed  ## the targets that headrace promises, as ratios in one run (an hour and a half); fails when one is missed
 	missed=; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BENCH)/bin/python $$script || missed="$$missed $$script"; done; \
 	test -z "$$missed" || { echo "missed:$$missed"; exit 1; }
+
+pictures: $(VENV)/.installed  ## the pictures of docs/images, from a real run on a small text: make pictures TEXT=shakespeare.txt
+	$(BIN)/python scripts/pictures.py $(TEXT)
 
 clean:  ## remove the environments and what tools left behind; runs/ stays
 	rm -rf $(VENV) $(BENCH) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

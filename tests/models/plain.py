@@ -12,8 +12,10 @@ from headrace.models.attention import document_mask
 from headrace.models.network import Network, document_positions
 
 
-def plain_loss(network: Network, inputs_BT: Tensor, targets_BT: Tensor, documents_BT: Tensor | None) -> Tensor:
-    """Return the mean cross-entropy of a network's parameters, computed plainly."""
+def plain_loss(
+    network: Network, inputs_BT: Tensor, targets_BT: Tensor, documents_BT: Tensor | None, reduction: str = "mean"
+) -> Tensor:
+    """Return the mean cross-entropy of a network's parameters, or with reduction "none" that of each target."""
     documents = torch.zeros_like(inputs_BT) if documents_BT is None else documents_BT
     positions, mask = document_positions(documents), document_mask(documents)
     x = network.embedding(inputs_BT)
@@ -23,7 +25,7 @@ def plain_loss(network: Network, inputs_BT: Tensor, targets_BT: Tensor, document
         x = (_gpt2_block if network.config.arch == "gpt2" else _qwen3_block)(block, x, positions, mask)
     norm: Any = network.norm
     x = _norm(norm, x)
-    return cross_entropy((x @ network.head_weight_VD.T).flatten(0, 1), targets_BT.flatten())
+    return cross_entropy((x @ network.head_weight_VD.T).flatten(0, 1), targets_BT.flatten(), reduction=reduction)
 
 
 def _norm(norm: Any, x: Tensor) -> Tensor:

@@ -66,8 +66,10 @@ def test_what_a_run_has_seen_survives_a_resume(run: Path, values: dict[str, Any]
 
     with Pretraining(layers.build(), should_stop=lambda: pretraining.loop.position.step == 13) as pretraining:
         display = TrainingDisplay(pretraining)
-        assert len(display._losses) == 12, "the curve begins with the run"
-        assert display._validation
+        assert [step for step, _ in display._screen.curve.points()] == list(range(1, 13)), (
+            "the curve begins with the run"
+        )
+        assert [step for step, _ in display._screen.validations] == [4, 8, 12]
         assert [info.step for info in pretraining.steps()] == [13]
     after = json.loads((run / "summary.json").read_text())
     assert after["steps"] == 13

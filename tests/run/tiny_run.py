@@ -21,6 +21,7 @@ TINY: dict[str, Any] = {
     "training.precision": "float32",
     "training.matmul": "default",
     "training.attention": "fused",
+    "training.engine": "torch",
     "training.threads": 1,
     "data.tokenizer": "byte",
 }

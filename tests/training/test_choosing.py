@@ -17,7 +17,7 @@ from headrace.training.step import StepSeconds, accumulate
 from tests.training.tiny import random_batch, small
 
 Accumulated = tuple[float, StepSeconds]
-TRAINING = TrainingConfig(batch_size=8, max_length=256, threads=1, matmul="default", attention="fused")
+TRAINING = TrainingConfig(engine="torch", batch_size=8, max_length=256, threads=1, matmul="default", attention="fused")
 MODEL = small().config
 
 

@@ -40,3 +40,9 @@ Preset = Annotated[
     typer.Option(help=f"A named configuration to start from: {', '.join(PRESETS)}.", autocompletion=complete_preset),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+LAST_RUN = Path("runs/last")
+"""The run that commands take where none is named."""
+Runs = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[RUN...]", help=f"Run directories; several are shown in one page. Default: {LAST_RUN}."),
+]

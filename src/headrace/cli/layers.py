@@ -16,6 +16,11 @@ from headrace.training.restore import STATE
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
+def config_files(arguments: list[str]) -> list[str]:
+    """Return the arguments that are configuration files."""
+    return [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not is_json_text(a)]
+
+
 def gather(
     arguments: list[str],
     preset: str,
@@ -30,7 +35,7 @@ def gather(
     the arguments name no text to train on; empty: none.
     """
     layers = Layers()
-    files = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not is_json_text(a)]
+    files = config_files(arguments)
     overrides = [a for a in arguments if is_override(a)]
     corpus = [a for a in arguments if a not in files and a not in overrides]
     typed = [(text, *parse_override(text)) for text in overrides]

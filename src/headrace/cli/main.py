@@ -44,7 +44,8 @@ COMMANDS = {
     "plan": Command("Predict what a run will cost, or propose one for a time.", "plan", is_heavy=True, is_long=True),
     "tune": Command("Measure what would make a run faster.", "tune", is_heavy=True, is_long=True),
     "scale": Command("Measure an update on 1 to all cores.", "scale", is_heavy=True, is_long=True),
-    "report": Command("Write a page on a run: where time and memory went.", "report", is_heavy=True),
+    "report": Command("Write a page on a run: how good it got, and why so fast.", "report", is_heavy=True),
+    "watch": Command("Show that page in a browser while the run goes on.", "watch", is_heavy=True),
     "bench": Command("Compare headrace with its peers, as ratios.", "bench", is_heavy=True, is_long=True),
 }
 

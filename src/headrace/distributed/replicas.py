@@ -16,6 +16,7 @@ from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import as_whole
 from headrace.models.kernels import Kernels
 from headrace.models.network import Network
+from headrace.native.engine import NativeStep
 
 
 class Replica:
@@ -28,10 +29,22 @@ class Replica:
         self.network = network
         self.group = group
         self._forward: nn.Module = _Forward(network)
+        self._native: dict[tuple[str, int, int], NativeStep] = {}
 
     def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels) -> Tensor:
         """Return the network's hidden states of this process's rows."""
         return self._forward(tokens_BT, documents_BT, kernels)  # type: ignore[no-any-return]
+
+    def native_step(self, precision: str, num_threads: int) -> NativeStep:
+        """Return the native step of the network. Only the newest is kept: each has memory of its own."""
+        key = (precision, num_threads, len(self.network.blocks))
+        if key not in self._native:
+            self._native.clear()
+            self._native[key] = NativeStep(self.network, precision, num_threads)
+        return self._native[key]
+
+    def average_gradients(self) -> None:
+        """Make gradients that no backward pass has exchanged, such as native ones, means over the group."""
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[None]:
         """Return a context for the passes of a micro-batch; after the last one, gradients are means over the group."""
@@ -64,6 +77,13 @@ class DdpReplica(Replica):
         if hidden_BTD.requires_grad:
             hidden_BTD.register_hook(self._queue_clock)  # type: ignore[no-untyped-call]
         return hidden_BTD
+
+    def average_gradients(self) -> None:
+        with self.group.exchanging("averaging gradients"):
+            for parameter in self.network.parameters():
+                assert parameter.grad is not None
+                torch.distributed.all_reduce(parameter.grad)
+                parameter.grad.div_(self.group.world_size)
 
     @contextmanager
     def micro_batch(self, is_last: bool) -> Iterator[None]:

@@ -49,7 +49,9 @@ def rehearse(model: ModelConfig, training: TrainingConfig, execution: Execution)
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution)
     most_bytes, largest = 0, max(candidate_sizes(training.batch_size, training.sequence_length))
-    if not training.micro_batch_size and largest > execution.micro_batch_size:  # training tries them all beforehand
+    if (
+        execution.engine == "torch" and not training.micro_batch_size and largest > execution.micro_batch_size
+    ):  # training tries them all beforehand
         stage.take_dry_passes(largest)
         most_bytes = memory_bytes()
         release_freed_memory()
@@ -112,7 +114,9 @@ class _Stage:
     @property
     def is_dry(self) -> bool:
         """Whether matrix products can be left out of steps."""
-        return has_onednn() and self._execution.precision == "float32" and best_device().type == "cpu"
+        execution = self._execution
+        is_torch = execution.engine == "torch" and execution.precision == "float32"
+        return is_torch and has_onednn() and best_device().type == "cpu"
 
     @contextmanager
     def _dry(self) -> Iterator[Execution]:
@@ -208,6 +212,8 @@ def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
     small = model.model_copy(update={"num_layers": 1, "vocab_size": max(2, model.vocab_size // model.num_layers)})
     batch = random_batch(small, rows, training.sequence_length)
     chosen = choose_execution(build(small).to(best_device()), batch, few, seconds=CHOOSING_SECONDS)
+    if chosen.engine == "native":
+        size = training.micro_batch_size or training.batch_size
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
 
 

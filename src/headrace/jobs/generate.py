@@ -10,6 +10,7 @@ from headrace.data.tokens.tokenizer_json import read_tokenizer_file
 from headrace.data.tokens.tokenizers import Tokenizer, from_json
 from headrace.errors import CheckpointError, UsageError
 from headrace.generation.decoding import generate as decode
+from headrace.generation.decoding import ids_without_text
 from headrace.generation.sampling import Sampling
 from headrace.generation.text import TextStream
 from headrace.models.counts import count
@@ -85,5 +86,6 @@ def stream_text(model: tuple[Network, Tokenizer], prompt: str, sampling: Samplin
     network, tokenizer = model
     ids = [int(token) for token in tokenizer.encode(prompt)]
     streams = [TextStream(tokenizer, ids) for _ in range(sampling.num_samples)]
-    for row in decode(network, ids, sampling, tokenizer.end_of_text_id):
+    never = ids_without_text(tokenizer, network.config.vocab_size)
+    for row in decode(network, ids, sampling, tokenizer.end_of_text_id, never):
         yield ["" if token is None else stream.add(token) for stream, token in zip(streams, row, strict=True)]

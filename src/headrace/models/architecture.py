@@ -53,6 +53,8 @@ class Architecture(ABC):
 
     name: str
     """What `model.arch` calls it."""
+    native_kind: str | None = None
+    """Kind of blocks by which the native library computes it (native/engine.py: KINDS); None if it cannot."""
 
     @abstractmethod
     def default_feed_forward(self, d_model: int) -> int:

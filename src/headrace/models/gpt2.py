@@ -20,6 +20,7 @@ class GPT2Architecture(Architecture):
     """The facts of GPT-2."""
 
     name = "gpt2"
+    native_kind = "gpt2"
 
     def default_feed_forward(self, d_model: int) -> int:
         return 4 * d_model

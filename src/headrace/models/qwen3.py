@@ -27,6 +27,7 @@ class Qwen3Architecture(Architecture):
     """The facts of Qwen3."""
 
     name = "qwen3"
+    native_kind = "qwen3"
 
     def default_feed_forward(self, d_model: int) -> int:
         return max(64, round(d_model / 24) * 64)  # 8/3 of the width, to the nearest 64

@@ -72,19 +72,21 @@ def memory_parts(
     runtime_bytes: int,
     num_shards: int = 1,
     precision: str = "float32",
+    is_native: bool = False,
 ) -> MemoryParts:
     """Estimate what training holds at its peak: the end of a forward pass, with gradients of earlier micro-batches.
 
     What the optimizer works in takes the place of activations, which are gone by then. `optimizer_bytes` is its state,
     `runtime_bytes` what the process takes with nothing built, as measured, and `num_shards` the number of processes
-    that share the state of the model: each gathers the whole head while it computes.
+    that share the state of the model: each gathers the whole head while it computes. Native steps plan all that they
+    need as activations, and nothing else comes and goes.
     """
     weights = FLOAT_BYTES * counts.num_parameters // num_shards
     head_weight = FLOAT_BYTES * config.vocab_size * config.d_model
     logits = min(head_chunk_bytes, _number_bytes(precision) * micro_batch_tokens * config.vocab_size)
-    copies = weight_copy_bytes(counts, precision)
+    copies = 0 if is_native else weight_copy_bytes(counts, precision)
     activations = int(micro_batch_tokens * activation_bytes_per_token)
-    head_buffer = logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
+    head_buffer = 0 if is_native else logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
     return MemoryParts(
         weights=weights + (head_weight if num_shards > 1 else 0),
         weight_copies=copies,
@@ -92,7 +94,7 @@ def memory_parts(
         optimizer=optimizer_bytes // num_shards,
         activations=activations,
         head_buffer=head_buffer,
-        fragmentation=int(FRAGMENTATION * (weights + copies + activations + head_buffer)),
+        fragmentation=0 if is_native else int(FRAGMENTATION * (weights + copies + activations + head_buffer)),
         loader=loader_bytes,
         runtime=runtime_bytes,
     )

@@ -12,6 +12,7 @@ from headrace.data.config import DataConfig
 from headrace.data.corpus.sources import Source
 from headrace.errors import UsageError
 from headrace.models.config import ModelConfig
+from headrace.quick import LIMITS, quick_limits
 from headrace.run.synonyms import ACCEPTED, ANSWERS, answered_value, normal, usual_value
 from headrace.training.config import TrainingConfig
 
@@ -91,9 +92,12 @@ class Layers:
     def build(self) -> Config:
         """Validate everything at once; the first problem is an error that names key, value, place and nearest key."""
         try:
-            return Config.model_validate(self._sections())
+            config = Config.model_validate(self._sections())
         except ValidationError as problem:
             raise UsageError(self._complaint(problem)) from None
+        for name, value in quick_limits({name: getattr(config.training, name) for name in LIMITS}).items():
+            setattr(config.training, name, value)
+        return config
 
     def build_data(self) -> DataConfig:
         """Validate the `data` section alone: a whole configuration has a model, whose architecture imports torch."""
@@ -157,6 +161,11 @@ def _text_keys() -> set[str]:
         for section, kind in SECTIONS.items()
         for name, field in kind.model_fields.items()
         if field.annotation in (str, str | None)
+    } | {
+        f"{section}.{name}[]"
+        for section, kind in SECTIONS.items()
+        for name, field in kind.model_fields.items()
+        if field.annotation == list[str]
     }
     for sources in ("data.sources", "data.validation_sources"):
         named = [name for name, field in Source.model_fields.items() if field.annotation is str]

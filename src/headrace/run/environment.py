@@ -50,6 +50,7 @@ def describe_environment(
         runtime_bytes=runtime_bytes,
         num_shards=num_shards(config),
         precision=execution.precision,
+        is_native=execution.engine == "native",
     )
     if saves_before_end(training, 60 * training.max_minutes, training.max_steps):
         parts = with_snapshot(parts, training.memory_budget or available_memory_bytes() + runtime_bytes)

@@ -14,6 +14,7 @@ from headrace.files import read_checked_json, user_cache, write_checked_json
 from headrace.machine.contention import is_disturbed
 from headrace.machine.hardware import Hardware, available_memory_bytes, disk_of, find_hardware
 from headrace.machine.measure import Measurements, measure
+from headrace.native.library import instructions, why_missing
 
 FORMAT = 2
 
@@ -33,6 +34,7 @@ class Machine:
             **asdict(self),
             "available_memory_bytes": available_memory_bytes(),
             "disk": disk_of(Path.cwd()),
+            "native": {"instructions": instructions(), "why_missing": why_missing()},
         }
 
 

@@ -19,6 +19,7 @@ from headrace.perf.memory import (
     memory_parts,
 )
 from headrace.run.config import Config
+from headrace.training.activations import native_bytes_per_token
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
@@ -37,7 +38,10 @@ def count_memory(
     """Return the memory of training by part; activations that were not counted on a network are estimated."""
     model, training = config.model, config.training
     per_token = activation_bytes_per_token
-    if per_token is None:
+    is_native = execution.engine == "native"
+    if per_token is None and is_native:
+        per_token = native_bytes_per_token(model, execution, training.sequence_length)
+    elif per_token is None:
         per_token = estimated_activation_bytes_per_token(
             model, execution.precision, execution.attention, training.sequence_length
         )
@@ -55,6 +59,7 @@ def count_memory(
         runtime_bytes,
         num_shards=num_processes if config.run.sharding == "fsdp" else 1,
         precision=execution.precision,
+        is_native=is_native,
     )
 
 

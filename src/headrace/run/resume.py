@@ -13,6 +13,7 @@ from headrace.errors import CheckpointError, UsageError
 from headrace.run.config import Config
 from headrace.run.directory import Kind, RunFolder
 from headrace.run.records import CheckpointState, SavedModel
+from headrace.training.autotune import default_micro_batch, why_not_native
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.execution import Execution
 from headrace.training.restore import STATE, read_state
@@ -74,8 +75,12 @@ def checkpoint_to_resume(wanted: bool | str, folder: RunFolder, checkpoints: Che
 
 
 def resumed_execution(saved: CheckpointState, config: Config, group: Group) -> Execution:
-    """Return the saved execution; with another number of processes, each has another share of the rows and cores."""
-    before, training = saved.execution, config.training
+    """Return the saved execution; with another number of processes, each has another share of the rows and cores.
+
+    Its engine changes if another one is asked for, or the native library cannot be used any more.
+    """
+    training = config.training
+    before = with_wanted_engine(saved.execution, config)
     if saved.processes == group.world_size:
         return before
     is_given = training.threads not in (0, before.threads)
@@ -83,6 +88,39 @@ def resumed_execution(saved: CheckpointState, config: Config, group: Group) -> E
         before,
         micro_batch_size=min(before.micro_batch_size, training.batch_size // group.world_size),
         threads=training.threads if is_given else group.num_cores,
+    )
+
+
+def with_wanted_engine(execution: Execution, config: Config) -> Execution:
+    """Return an execution of an earlier session with the engine that is asked for today, if it is there today."""
+    wanted = config.training.engine
+    if wanted == "native" and execution.engine == "torch":
+        execution = replace(execution, engine="native", micro_batch_size=config.training.batch_size)
+    return _by_torch(execution, config) if wanted == "torch" else with_possible_engine(execution, config)
+
+
+def with_possible_engine(execution: Execution, config: Config) -> Execution:
+    """Return an execution of an earlier session, computed by torch where the native library is not there today."""
+    reason = why_not_native(config.model, config.training, config.run.sharding)
+    return _by_torch(execution, config) if reason else execution
+
+
+def _by_torch(execution: Execution, config: Config) -> Execution:
+    if execution.engine == "torch":
+        return execution
+    size = default_micro_batch(config.training.batch_size, config.training.sequence_length)
+    return replace(execution, engine="torch", micro_batch_size=size)
+
+
+def describe_engine_change(before: Execution, execution: Execution, config: Config) -> str:
+    """Return what to tell whoever resumes a run with another engine than it was computed with; empty for the same."""
+    if before.engine == execution.engine:
+        return ""
+    reason = why_not_native(config.model, config.training, config.run.sharding) if before.engine == "native" else ""
+    because = f" ({reason})" if reason else ""
+    return (
+        f"the run was computed with training.engine={before.engine} and goes on with {execution.engine}{because}:"
+        " its results differ by rounding from those of a run that was never interrupted"
     )
 
 

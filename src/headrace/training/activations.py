@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from headrace.models.config import ModelConfig
 from headrace.models.kernels import probabilities_per_token
 from headrace.models.network import Network
+from headrace.native.engine import planned_bytes
 from headrace.training.execution import Execution
 
 LENGTH = 16
@@ -20,11 +22,19 @@ def activation_bytes_per_token(network: Network, execution: Execution, sequence_
 
     A second row keeps as much again, except of what all rows share: autocast's copies of the weights, rotary tables.
     """
+    if execution.engine == "native":
+        return native_bytes_per_token(network.config, execution, sequence_length)
     kept = _kept_per_token(network, execution, sequence_length)
     if execution.gradient_checkpointing:  # one block at a time is recomputed, with all that it keeps
         without = replace(execution, gradient_checkpointing=False)
         kept += _kept_per_token(network, without, sequence_length) / len(network.blocks)
     return kept
+
+
+def native_bytes_per_token(config: ModelConfig, execution: Execution, sequence_length: int) -> float:
+    """Return the memory of native steps, which they plan in advance, by token of a micro-batch."""
+    rows, threads = execution.micro_batch_size, execution.threads or torch.get_num_threads()
+    return planned_bytes(config, rows, sequence_length, execution.precision, threads) / (rows * sequence_length)
 
 
 def _kept_per_token(network: Network, execution: Execution, sequence_length: int) -> float:

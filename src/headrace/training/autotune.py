@@ -22,6 +22,7 @@ from headrace.models.counts import FLOAT_BYTES
 from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES, probabilities_per_token
 from headrace.models.linear import has_onednn
 from headrace.models.network import Network
+from headrace.native.engine import ROWS_AT_ONCE, planned_bytes, why_not
 from headrace.training.comparing import CHOOSING_SECONDS, NUM_ROUNDS, Measurements, answer, compare
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
@@ -55,15 +56,22 @@ class Search:
         reserve: Callable[[], int] = lambda: 0,
         num_processes: int = 1,
         seconds: float = CHOOSING_SECONDS,
+        sharding: str = "ddp",
     ) -> None:
         """`reserve` returns the bytes that will be needed beside passes (the optimizer's state) and are not there yet.
 
-        `num_processes`: how many share the rows of a batch. `seconds`: after these, one round per choice is enough.
+        `num_processes`: how many share the rows of a batch; `sharding`: how they share the model. `seconds`: after
+        these, one round per choice is enough.
         """
         self._model, self._training, self._limit = model, training, memory_limit
         self._reserve, self._seconds = reserve, seconds
-        num_rows = training.batch_size // num_processes
+        num_rows = self._num_rows = training.batch_size // num_processes
         self._probe_size = default_micro_batch(num_rows, training.sequence_length)
+        self._why_not_native = why_not_native(model, training, sharding)
+        if training.engine == "native" and self._why_not_native:
+            raise UsageError(
+                f"training.engine=native is not possible: {self._why_not_native}. Use training.engine=auto."
+            )
         self.best = _plainest(training, num_rows, self._probe_size, memory_limit)
         """The fastest way that is known so far."""
         self._sizes = [] if training.micro_batch_size else candidate_sizes(num_rows, training.sequence_length)
@@ -71,8 +79,7 @@ class Search:
     @property
     def ways(self) -> list[Execution]:
         """The ways that are compared, as far as they are known before anything is measured."""
-        ways = _alternatives(self.best, self._training, self._model, self._limit)
-        return ways + [replace(self.best, micro_batch_size=size) for size in self._sizes]
+        return self._kernels(self.best) + [replace(self.best, micro_batch_size=size) for size in self._sizes]
 
     def measurements(self) -> Measurements[Execution, None]:
         """Yield the ways to measure, each when the one before it has been answered with its seconds per sequence."""
@@ -87,7 +94,13 @@ class Search:
             self.best = replace(self.best, threads=(yield from _choose_threads(self.best, self._seconds)))
         size = self.best.micro_batch_size
         probe = replace(self.best, micro_batch_size=min(size, self._probe_size))
-        yield from self._compare(_alternatives(probe, training, self._model, limit))
+        yield from self._compare(self._kernels(probe))
+        if self.best.engine == "native":
+            # Its threads divide the whole batch themselves. Measured once more, for what is remembered is its time.
+            self.best = replace(self.best, micro_batch_size=training.micro_batch_size or self._num_rows)
+            yield self.best
+            release_freed_memory()
+            return
         self.best = replace(self.best, micro_batch_size=size)
         if self._sizes:
             sizes = self._sizes if limit is None else (yield from self._sizes_within(limit))
@@ -95,6 +108,24 @@ class Search:
         if training.compile and has_compiler():
             yield from self._compare([self.best, replace(self.best, compile=True, matmul="default", attention="fused")])
         release_freed_memory()
+
+    def _kernels(self, plain: Execution) -> list[Execution]:
+        """Return the plain execution and what might be faster: kernels and precision of torch, the native library."""
+        ways = _alternatives(plain, self._training, self._model, self._limit)
+        if self._training.engine == "torch" or self._why_not_native:
+            return ways
+        native = _native_ways(plain, self._training, self._num_rows)
+        if self._training.engine == "native":
+            return native
+        return ways + [way for way in native if self._has_room_for(way)]
+
+    def _has_room_for(self, native: Execution) -> bool:
+        """Return whether the memory of native steps, which is planned in advance, stays below the limit."""
+        if self._limit is None:
+            return True
+        length, threads = self._training.sequence_length, native.threads
+        planned = planned_bytes(self._model, self._num_rows, length, native.precision, threads)
+        return self._needed_bytes() + planned <= MARGIN * self._limit
 
     def _compare(self, ways: list[Execution]) -> Measurements[Execution, None]:
         """Make the fastest of some ways the best one, and on the way there the fastest so far."""
@@ -230,6 +261,30 @@ def _alternatives(
     if training.attention == "auto" and _has_room_for_products(training, model, memory_limit):
         ways += [replace(way, attention="products") for way in ways]
     return ways
+
+
+def why_not_native(model: ModelConfig, training: TrainingConfig, sharding: str = "ddp") -> str:
+    """Return why the native library cannot compute the steps of a run, in words for a person; empty if it can."""
+    if sharding == "fsdp":
+        return "it needs whole weights, and fsdp shards them"
+    if torch.cuda.is_available():
+        return "it computes on processors only, and there is a GPU"
+    if training.gradient_checkpointing or training.compile:
+        return "it has no gradient checkpointing and no compilation"
+    return why_not(model)
+
+
+def _native_ways(plain: Execution, training: TrainingConfig, num_rows: int) -> list[Execution]:
+    """Return the executions of the native library to try, on enough rows to keep every thread busy."""
+    rows = max(1, plain.threads * ROWS_AT_ONCE // training.sequence_length)
+    native = Execution(
+        training.micro_batch_size or min(num_rows, rows),
+        plain.precision,
+        threads=plain.threads,
+        head_chunk_bytes=plain.head_chunk_bytes,
+        engine="native",
+    )
+    return [native, replace(native, precision="bfloat16")] if training.precision == "auto" else [native]
 
 
 def _has_room_for_products(training: TrainingConfig, model: ModelConfig, memory_limit: int | None) -> bool:

@@ -55,6 +55,11 @@ class TrainingChoice:
         return self._final or self._search.best
 
     @property
+    def newest(self) -> Execution:
+        """The way in which the last rows of the newest step were computed."""
+        return self.pieces[-1].execution
+
+    @property
     def is_settled(self) -> bool:
         """Whether no step is left to repeat, and no measurement to make."""
         return self._next is None and not self._repeated

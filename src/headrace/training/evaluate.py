@@ -50,16 +50,25 @@ class Evaluator:
         """`has_memory`: whether forward passes may take larger micro-batches than training, which keeps gradients."""
         self._loader = loader
         self._byte_lengths = bytes_per_id(loader.cache)
-        self._execution = replace(execution, compile=False)  # compiling for a few passes takes longer than it saves
+        self._execution = _for_forward_passes(execution, loader.sequence_length)
         self._has_memory = has_memory
         self._drawn: tuple[int, list[Sample]] = (-1, [])
 
     def use(self, execution: Execution) -> None:
         """Compute evaluations from now on as training steps are; micro-batches that were larger stay so."""
+        execution = _for_forward_passes(execution, self._loader.sequence_length)
         size = execution.micro_batch_size
         if self._has_memory:
             size = max(size, self._execution.micro_batch_size)
-        self._execution = replace(execution, compile=False, micro_batch_size=size)
+        self._execution = replace(execution, micro_batch_size=size)
+
+    def texts(self, num_rows: int) -> list[str]:
+        """Return the text of some rows, the same every time; special tokens and padding are left out."""
+        tokenizer = self._loader.cache.tokenizer
+        special = list(tokenizer.special_tokens.values())
+        batches = [sample.batch for sample in self._loader.sample(PROBE_TOKENS) if sample.batch is not None]
+        rows = [row for batch in batches for row in batch.inputs[:num_rows]]
+        return [tokenizer.decode(row[~np.isin(row, special)]) for row in rows[:num_rows]]
 
     def count(self, max_tokens: int) -> int:
         """Return the number of tokens that are predicted in an evaluation on about `max_tokens` (0: all)."""
@@ -146,6 +155,14 @@ class Evaluator:
         targets = batch.targets if batch.mask is None else batch.targets[batch.mask]
         num_bytes = int(self._byte_lengths[targets.astype(np.int64)].sum())
         return _Measured(total / max(targets.size, 1), targets.size, num_bytes)
+
+
+def _for_forward_passes(execution: Execution, sequence_length: int) -> Execution:
+    """Return the execution of forward passes alone: never compiled, which takes longer than it saves, and by torch."""
+    if execution.engine == "torch":
+        return replace(execution, compile=False)
+    size = max(1, min(execution.micro_batch_size, PROBE_TOKENS // sequence_length))  # natively, it is the whole batch
+    return replace(execution, engine="torch", micro_batch_size=size, attention="products")
 
 
 @dataclass(frozen=True)

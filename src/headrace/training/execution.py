@@ -15,6 +15,7 @@ from headrace.training.config import MAX_THREADS, TrainingConfig
 from headrace.units import plural
 
 Precision = Literal["float32", "bfloat16"]
+Engine = Literal["torch", "native"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Execution:
     """Most bytes of logits that exist at a time; the one choice that has no key in the configuration."""
     attention: Attention = "fused"
     """Code of attention."""
+    engine: Engine = "torch"
+    """Code of forward and backward passes; the native library has products and attention of its own."""
 
     @classmethod
     def from_config(cls, training: TrainingConfig) -> Execution:
@@ -53,6 +56,7 @@ class Execution:
             training.threads,
             SMALL_CHUNK_BYTES if training.memory_budget else CHUNK_BYTES,
             "products" if training.attention == "products" and not training.compile else "fused",
+            "native" if training.engine == "native" else "torch",
         )
 
     def write_into(self, training: TrainingConfig) -> None:
@@ -68,6 +72,7 @@ class Execution:
         'micro-batch 8, bfloat16, 2 threads'
         """
         parts = [f"micro-batch {self.micro_batch_size}", self.precision]
+        parts += ["native"] if self.engine == "native" else []
         parts += ["oneDNN"] if self.matmul == "onednn" else []
         parts += ["attention by products"] if self.attention == "products" else []
         parts += ["gradient checkpointing"] if self.gradient_checkpointing else []

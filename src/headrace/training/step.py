@@ -80,6 +80,8 @@ class Choosing(Protocol):
     @property
     def best(self) -> Execution: ...
     @property
+    def newest(self) -> Execution: ...
+    @property
     def is_settled(self) -> bool: ...
 
     def accumulate(self, replica: Replica, batch: TokenBatch, scale: float) -> tuple[float, StepSeconds]: ...
@@ -119,12 +121,15 @@ class TrainStep:
         return StepResult(loss, norm, is_finite, replace(seconds, optimizer=time.perf_counter() - began))
 
     def _accumulate(self, batch: TokenBatch, scale: float) -> tuple[float, StepSeconds]:
-        if self._choosing is None or self._choosing.is_settled:
-            return accumulate(self._replica, batch, self._execution, scale)
-        result = self._choosing.accumulate(self._replica, batch, scale)
-        self._execution = self._choosing.best
-        self._execution.set_threads()
-        return result
+        if self._choosing is not None and not self._choosing.is_settled:
+            result = self._choosing.accumulate(self._replica, batch, scale)
+            # The optimizer computes like the last rows: that is written down, and the same again after a resume.
+            self._execution = self._choosing.newest
+            return result
+        if self._choosing is not None:
+            self._execution, self._choosing = self._choosing.best, None
+            self._execution.set_threads()
+        return accumulate(self._replica, batch, self._execution, scale)
 
     def is_sound(self, batch: TokenBatch) -> bool:
         """Return whether the weights give a finite loss and gradient for the first row of a batch; update nothing."""
@@ -152,6 +157,8 @@ def accumulate(
     """
     scale = 1.0 / max(batch.num_tokens, 1) if scale is None else scale
     rows = range(len(batch.inputs)) if rows is None else rows
+    if execution.engine == "native":
+        return _accumulate_natively(replica, batch, execution, scale, rows)
     loss = forward_s = backward_s = 0.0
     starts = rows[:: execution.micro_batch_size]
     for start in starts:
@@ -164,6 +171,28 @@ def accumulate(
         backward_s += backward_part_s
     waited_s = replica.exposed_s
     return loss, StepSeconds(forward_s, backward_s - (waited_s or 0.0), waited_s)
+
+
+def _accumulate_natively(
+    replica: Replica, batch: TokenBatch, execution: Execution, scale: float, rows: range
+) -> tuple[float, StepSeconds]:
+    """Compute gradients as `accumulate` does, by the native library."""
+    step = replica.native_step(execution.precision, torch.get_num_threads())
+    loss, seconds = 0.0, StepSeconds(0.0, 0.0)
+    for start in rows[:: execution.micro_batch_size]:
+        part = slice(start, min(start + execution.micro_batch_size, rows.stop))
+        began = time.perf_counter()
+        loss += step(
+            batch.inputs[part],
+            batch.targets[part],
+            None if batch.documents is None else batch.documents[part],
+            None if batch.mask is None else batch.mask[part],
+            scale,
+        )
+        seconds += StepSeconds(step.forward_s, time.perf_counter() - began - step.forward_s)
+    began = time.perf_counter()
+    replica.average_gradients()
+    return loss, seconds + StepSeconds(0.0, 0.0, time.perf_counter() - began if replica.group.world_size > 1 else None)
 
 
 def _forward_and_backward(

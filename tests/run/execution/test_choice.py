@@ -24,7 +24,12 @@ from headrace.training.loop import StepInfo
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 
-OPEN = {"training.micro_batch_size": 0, "training.precision": "auto", "training.save_every": 100}
+OPEN = {
+    "training.micro_batch_size": 0,
+    "training.precision": "auto",
+    "training.engine": "auto",
+    "training.save_every": 100,
+}
 Command = Callable[..., tuple[int, str, str]]
 
 

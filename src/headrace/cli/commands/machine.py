@@ -34,10 +34,13 @@ def show_machine(facts: dict[str, Any]) -> None:
     hardware, measured, disk = facts["hardware"], facts["measurements"], facts["disk"]
     caches = ", ".join(f"{name} {human_bytes(size)}" for name, size in hardware["caches_bytes"].items())
     free = human_bytes(facts["available_memory_bytes"])
+    native = facts["native"]
     rows = {
         "processor": f"{hardware['processor']}, {hardware['cores'] or UNKNOWN} cores,"
         f" {hardware['usable_threads']} threads usable",
         "instructions": ", ".join([hardware["simd"], *hardware["fast_formats"]]),
+        "native steps": native["instructions"]
+        or f"none, PyTorch computes: the library is missing, {native['why_missing']}",
         "caches": caches or UNKNOWN,
         "memory": f"{human_bytes(hardware['memory_bytes'])}, {free} free",
         "disk": f"{disk['filesystem']}, {human_bytes(disk['free_bytes'])} free of {human_bytes(disk['total_bytes'])}",

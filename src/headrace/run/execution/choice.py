@@ -12,6 +12,7 @@ from headrace.run.execution.log import ExecutionLog
 from headrace.run.execution.pace import ChosenExecution, PaceCheck, remembered_execution
 from headrace.run.execution.store import Remembered
 from headrace.run.memory import count_memory, memory_limit
+from headrace.run.resume import with_possible_engine, with_wanted_engine
 from headrace.training.autotune import Search
 from headrace.training.choosing import Piece, TrainingChoice
 from headrace.training.execution import Execution
@@ -79,7 +80,7 @@ def begin_choice(
     every process would have to change its way at the same micro-batch.
     """
     limit = memory_limit(config, group)
-    search = Search(config.model, config.training, limit, reserve, group.world_size)
+    search = Search(config.model, config.training, limit, reserve, group.world_size, sharding=config.run.sharding)
     place = remembered_execution(config, search)
     known = None if config.run.measure_again else place.read()
     if known is not None and _fits(config, known.execution, limit, group):
@@ -99,7 +100,12 @@ def resume_choice(config: Config, step: int, log: ExecutionLog, reserve: Callabl
     """
     limit = memory_limit(config)
     search = Search(config.model, config.training, limit, reserve)
-    choosing = TrainingChoice(search, log.after(step), log.final)
+    repeated = [
+        [replace(piece, execution=with_possible_engine(piece.execution, config)) for piece in pieces]
+        for pieces in log.after(step)
+    ]
+    final = None if log.final is None else with_wanted_engine(log.final, config)
+    choosing = TrainingChoice(search, repeated, final)
     return _begun(search, choosing, remembered_execution(config, search))
 
 

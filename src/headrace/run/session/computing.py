@@ -22,7 +22,7 @@ from headrace.run.execution.threads import RunThreads, find_most_threads
 from headrace.run.machine import Machine
 from headrace.run.records import CheckpointState
 from headrace.run.remembered_scaling import Scaling
-from headrace.run.resume import resumed_execution
+from headrace.run.resume import describe_engine_change, resumed_execution
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.autotune import measure_on
 from headrace.training.choosing import TrainingChoice
@@ -135,7 +135,8 @@ class RunComputing:
     def _resume_choice(self, saved: CheckpointState, bytes_to_come: Callable[[], int]) -> ExecutionChoice:
         """Return the execution of a checkpoint, or go on choosing if it was saved before that was done."""
         if saved.is_execution_final or self._group.world_size > 1:
-            return ExecutionChoice(resumed_execution(saved, self._config, self._group))
+            execution = resumed_execution(saved, self._config, self._group)
+            return ExecutionChoice(execution, notice=describe_engine_change(saved.execution, execution, self._config))
         return resume_choice(self._config, saved.position.step, self._log, bytes_to_come)
 
     def _measure_on_first_batch(self, execution: Execution) -> float:

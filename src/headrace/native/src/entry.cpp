@@ -1,0 +1,225 @@
+// What Python calls: the choice of instructions, a plan (all memory for one shape), and steps with it.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "network.h"
+#include "pool.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+extern const Instructions instructions_baseline;
+#if defined(__x86_64__)
+extern const Instructions instructions_avx2, instructions_avx512, instructions_avx512bf16;
+#endif
+
+namespace {
+
+struct Choice {
+    const char* name;
+    const Instructions* instructions;
+};
+
+// The instruction sets of this build that this processor has, the best first.
+std::vector<Choice> available() {
+    std::vector<Choice> found;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (avx512 && __builtin_cpu_supports("avx512bf16")) found.push_back({"avx512bf16", &instructions_avx512bf16});
+    if (avx512) found.push_back({"avx512", &instructions_avx512});
+    if (avx2) found.push_back({"avx2", &instructions_avx2});
+#endif
+    found.push_back({"baseline", &instructions_baseline});
+    return found;
+}
+
+// The named instruction set if this processor has it, or its best one.
+Choice choose(const char* name) {
+    const std::vector<Choice> choices = available();
+    for (const Choice& choice : choices)
+        if (name && !std::strcmp(choice.name, name)) return choice;
+    return choices.front();
+}
+
+struct FreeMemory {
+    void operator()(void* memory) const { std::free(memory); }
+};
+using Block = std::unique_ptr<void, FreeMemory>;
+
+Block zeroed(size_t bytes) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, bytes ? bytes : 64)) return nullptr;
+    std::memset(memory, 0, bytes);
+    return Block(memory);
+}
+
+std::vector<size_t> tensor_sizes(const Shape& shape) {
+    const size_t width = shape.width, up = shape.up_width(), head = shape.head_width();
+    std::vector<size_t> sizes(NUM_NETWORK_TENSORS + size_t(shape.num_layers) * NUM_LAYER_TENSORS);
+    sizes[EMBEDDING] = sizes[HEAD] = shape.vocabulary * width;
+    sizes[POSITIONS] = shape.context * width;
+    sizes[NORM] = sizes[NORM_BIAS] = width;
+    for (long layer = 0; layer < shape.num_layers; layer++) {
+        size_t* of = &sizes[NUM_NETWORK_TENSORS + layer * NUM_LAYER_TENSORS];
+        for (LayerTensor which : {ATTENTION_NORM, ATTENTION_NORM_BIAS, ATTENTION_OUT_BIAS, FEED_NORM, FEED_NORM_BIAS, DOWN_BIAS})
+            of[which] = width;
+        of[QKV] = 3 * width * width, of[QKV_BIAS] = 3 * width;
+        of[QUERY_NORM] = of[KEY_NORM] = head;
+        of[ATTENTION_OUT] = width * width;
+        of[UP] = up * width, of[UP_BIAS] = up;
+        of[DOWN] = width * shape.feed_forward;
+    }
+    return sizes;
+}
+
+// Whether a tensor is a matrix, whose gradient threads may share.
+bool is_matrix(size_t index) {
+    if (index < NUM_NETWORK_TENSORS) return index == EMBEDDING || index == POSITIONS || index == HEAD;
+    const size_t which = (index - NUM_NETWORK_TENSORS) % NUM_LAYER_TENSORS;
+    return which == QKV || which == ATTENTION_OUT || which == UP || which == DOWN;
+}
+
+// The gradients of a thread: those of the caller, or where it does not share them parts of a block of its own.
+struct Gradients {
+    std::vector<size_t> sizes;
+    bool is_tied, shares_matrices;
+
+    Gradients(const Shape& shape, long num_threads, long most_own_bytes)
+        : sizes(tensor_sizes(shape)), is_tied(shape.is_tied), shares_matrices(false) {
+        shares_matrices = (num_threads - 1) * long(own_bytes()) > most_own_bytes;
+    }
+    bool is_own(size_t index) const { return !(shares_matrices && is_matrix(index)) && !(index == HEAD && is_tied); }
+    size_t own_bytes() const {
+        size_t total = 0;
+        for (size_t i = 0; i < sizes.size(); i++) total += is_own(i) ? sizes[i] : 0;
+        return total * sizeof(float);
+    }
+    std::vector<float*> in(float* block, float* const* given) const {
+        std::vector<float*> found(given, given + sizes.size());
+        for (size_t i = 0; block && i < sizes.size(); i++) {
+            if (!is_own(i)) continue;
+            if (given[i]) found[i] = block;
+            block += sizes[i];
+        }
+        if (is_tied) found[HEAD] = found[EMBEDDING];
+        return found;
+    }
+};
+
+struct Plan {
+    Shape shape;
+    long num_threads, sequences_at_once;
+    const Instructions* instructions;
+    Gradients gradients;
+    std::vector<float> rotary;
+    std::vector<Block> memory;         // of each thread
+    std::vector<Block> own_gradients;  // of each thread but the first, which adds to the caller's
+    std::vector<Result> results;
+};
+
+// Calls use(tensor, first, end) for this thread's part of every tensor that has a gradient.
+template <class Use> void for_part(const Plan& plan, float* const* gradients, int thread, const Use& use) {
+    const std::vector<size_t>& sizes = plan.gradients.sizes;
+    for (size_t i = 0; i < sizes.size(); i++)
+        if (gradients[i] && !(i == HEAD && plan.shape.is_tied))
+            use(i, sizes[i] * thread / plan.num_threads, sizes[i] * (thread + 1) / plan.num_threads);
+}
+
+// Cosines and sines of position x frequency, in float32 as torch computes its own table.
+void fill_rotary(Plan& plan, const float* frequencies) {
+    const long head = plan.shape.head_width(), half = head / 2;
+    plan.rotary.resize(plan.shape.length * head);
+    for (long t = 0; t < plan.shape.length; t++)
+        for (long j = 0; j < half; j++) {
+            const float angle = float(t) * frequencies[j];
+            plan.rotary[t * head + j] = std::cos(angle);
+            plan.rotary[t * head + half + j] = std::sin(angle);
+        }
+}
+
+}  // namespace
+
+EXPORT int headrace_abi() { return 1; }
+
+EXPORT const char* headrace_instructions(const char* wanted) { return choose(wanted).name; }
+
+EXPORT long headrace_plan_bytes(const Shape* shape, long num_threads, long sequences_at_once, long most_own_bytes) {
+    return num_threads * choose(nullptr).instructions->memory_bytes(*shape, sequences_at_once) +
+           (num_threads - 1) * long(Gradients(*shape, num_threads, most_own_bytes).own_bytes());
+}
+
+EXPORT void headrace_free(Plan* plan) { delete plan; }
+
+// frequencies: of the rotary positions, half as many as a head is wide; qwen3 only. most_own_bytes: where gradients of
+// their own would take more than this, threads share those of matrices.
+EXPORT Plan* headrace_plan(
+    const Shape* shape, const float* frequencies, long num_threads, long sequences_at_once, long most_own_bytes,
+    const char* wanted
+) {
+    const Instructions* instructions = choose(wanted).instructions;
+    std::unique_ptr<Plan> plan(
+        new Plan{*shape, num_threads, sequences_at_once, instructions, Gradients(*shape, num_threads, most_own_bytes), {}, {}, {},
+                 {}}
+    );
+    if (frequencies) fill_rotary(*plan, frequencies);
+    plan->results.resize(num_threads);
+    for (long thread = 0; thread < num_threads; thread++) {
+        plan->memory.push_back(zeroed(instructions->memory_bytes(*shape, sequences_at_once)));
+        plan->own_gradients.push_back(zeroed(thread ? plan->gradients.own_bytes() : 0));
+        if (!plan->memory.back() || !plan->own_gradients.back()) return nullptr;
+    }
+    return plan.release();
+}
+
+// Adds the gradients of scale x the sum of losses to `gradients`, or overwrites them; returns that loss.
+EXPORT double headrace_step(
+    Plan* plan, const float* const* weights, float* const* gradients, const Rows* rows, float scale, int overwrite,
+    double* forward_seconds
+) {
+    const long length = plan->shape.length, num_sequences = rows->num_sequences;
+    const long active = num_sequences < plan->num_threads ? num_sequences : plan->num_threads;
+    const long most = (num_sequences + active - 1) / active;
+    const long num_rounds = (most + plan->sequences_at_once - 1) / plan->sequences_at_once;
+    Pool& pool = pool_of(int(plan->num_threads));
+    Turns turns(active);
+    std::vector<std::vector<float*>> of_threads;
+    for (int thread = 0; thread < active; thread++)
+        of_threads.push_back(
+            plan->gradients.in(thread ? static_cast<float*>(plan->own_gradients[thread].get()) : nullptr, gradients)
+        );
+    if (overwrite)
+        pool.run([&](int thread) {
+            for_part(*plan, gradients, thread, [&](size_t tensor, size_t first, size_t end) {
+                std::memset(gradients[tensor] + first, 0, (end - first) * sizeof(float));
+            });
+        });
+    pool.run([&](int thread) {
+        if (thread >= active) return;
+        if (thread) std::memset(plan->own_gradients[thread].get(), 0, plan->gradients.own_bytes());
+        const long begin = num_sequences * thread / active, end = num_sequences * (thread + 1) / active;
+        const Rows part{rows->inputs + begin * length, rows->targets + begin * length,
+                        rows->documents ? rows->documents + begin * length : nullptr,
+                        rows->mask ? rows->mask + begin * length : nullptr, end - begin};
+        plan->results[thread] = plan->instructions->add_gradients(
+            {&plan->shape, weights, of_threads[thread].data(), plan->rotary.data(), part, num_rounds,
+             plan->sequences_at_once, scale, plan->memory[thread].get(), thread,
+             plan->gradients.shares_matrices ? int(active) : 1, &turns});
+    });
+    if (active > 1)
+        pool.run([&](int thread) {
+            for_part(*plan, gradients, thread, [&](size_t tensor, size_t first, size_t end) {
+                if (!plan->gradients.is_own(tensor)) return;
+                for (int other = 1; other < active; other++)
+                    for (size_t j = first; j < end; j++) gradients[tensor][j] += of_threads[other][tensor][j];
+            });
+        });
+    double loss = 0;
+    for (int thread = 0; thread < active; thread++) loss += plan->results[thread].loss;
+    *forward_seconds = plan->results[0].forward_seconds;
+    return loss;
+}

@@ -1,0 +1,54 @@
+// The loss of the head: logits exist for some rows at a time, and become their own gradient in place.
+#pragma once
+#include "sharing.h"
+
+namespace ISA {
+
+// Turns a row of logits into `scale` times its gradient; returns the cross-entropy at the target.
+template <class E> double cross_entropy(E* logits, long n, long target, float scale) {
+    float most = load(logits[0]), sum = 0;
+    for (long j = 0; j < n; j++) most = load(logits[j]) > most ? load(logits[j]) : most;
+    const float chosen = load(logits[target]);
+#pragma GCC ivdep
+    for (long j = 0; j < n; j++) {
+        const float p = exponential(load(logits[j]) - most);
+        sum += p;
+        store(logits[j], p);
+    }
+    const float factor = scale / sum;
+    const float at_target = (exponential(chosen - most) / sum - 1) * scale;
+#pragma GCC ivdep
+    for (long j = 0; j < n; j++) store(logits[j], load(logits[j]) * factor);
+    store(logits[target], at_target);
+    return double(most) + log(double(sum)) - chosen;
+}
+
+// Adds the gradients of the head, writes those of its input to memory.normed_grad, and returns scale x the losses.
+template <class E>
+double head_loss(const Task& task, Matrix<E> hidden, const Rows& rows, long num_rows, Memory<E>& memory) {
+    const long width = task.shape->width, vocabulary = task.shape->vocabulary;
+    const long num_chunks = Memory<E>::num_logit_chunks(*task.shape, task.sequences_at_once);
+    const float* weight = task.weights[HEAD];
+    double loss = 0;
+    for (long chunk = 0; chunk < num_chunks; chunk++) {
+        const long first = chunk * num_rows / num_chunks, count = (chunk + 1) * num_rows / num_chunks - first;
+        const Matrix<E> inputs{hidden.row(first), hidden.stride};
+        product<E, false, true>(
+            count, vocabulary, width, inputs, Matrix<const float>{weight, width}, memory.workspace, store_rows(memory.logits)
+        );
+        for (long i = 0; i < count; i++) {
+            const bool counts = !rows.mask || rows.mask[first + i];
+            const double nats =
+                cross_entropy(memory.logits.row(i), vocabulary, rows.targets[first + i], counts ? task.scale : 0.0f);
+            if (counts) loss += nats;
+        }
+        product<E, false, false>(
+            count, width, vocabulary, memory.logits, Matrix<const float>{weight, width}, memory.workspace,
+            store_rows(Matrix<float>{memory.normed_grad.row(first), memory.normed_grad.stride})
+        );
+        add_weight_gradient(task, width, vocabulary, count, inputs, memory.logits, task.gradients[HEAD], memory.workspace);
+    }
+    return loss * task.scale;
+}
+
+}  // namespace ISA

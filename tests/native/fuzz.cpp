@@ -1,0 +1,109 @@
+// Native steps of random shapes, for `make sanitize`: memory is as large as a shape needs and no larger, so that the
+// sanitizers see every access beyond it. Prints the seed of what fails.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "../../src/headrace/native/src/network.h"
+
+extern "C" {
+const char* headrace_instructions(const char* wanted);
+void* headrace_plan(
+    const Shape*, const float* frequencies, long num_threads, long sequences_at_once, long most_own_bytes,
+    const char* wanted
+);
+void headrace_free(void* plan);
+double headrace_step(
+    void* plan, const float* const* weights, float* const* gradients, const Rows*, float scale, int overwrite,
+    double* forward_seconds
+);
+}
+
+namespace {
+
+using Tensor = std::unique_ptr<float[]>;
+
+struct Random {
+    std::mt19937 engine;
+    long between(long least, long most) { return std::uniform_int_distribution<long>(least, most)(engine); }
+    bool coin() { return between(0, 1) == 1; }
+    float number() { return std::normal_distribution<float>(0, 0.3f)(engine); }
+};
+
+Shape random_shape(Random& random) {
+    const int32_t kind = random.coin() ? GPT2 : QWEN3;
+    const long heads = random.between(1, 4), head = kind == QWEN3 ? 2 * random.between(1, 20) : random.between(1, 40);
+    const long length = random.coin() ? random.between(1, 12) : random.between(1, 150);
+    return {kind, int32_t(random.between(1, 2)), int32_t(heads * head), int32_t(heads), int32_t(random.between(1, 90)),
+            int32_t(random.between(0, 9) ? random.between(2, 300) : 50257), int32_t(length + random.between(0, 3)),
+            int32_t(length), random.coin(), random.coin()};
+}
+
+std::vector<long> sizes_of(const Shape& shape, bool has_bias) {
+    const long width = shape.width, up = shape.up_width(), bias = has_bias && shape.kind == GPT2;
+    const long head = shape.kind == QWEN3 ? shape.head_width() : 0;
+    std::vector<long> sizes = {shape.vocabulary * width, shape.kind == GPT2 ? shape.context * width : 0,
+                               shape.is_tied ? 0 : shape.vocabulary * width, width, bias * width};
+    for (int layer = 0; layer < shape.num_layers; layer++) {
+        const long of[] = {width, bias * width, 3 * width * width, bias * 3 * width, head, head, width * width,
+                           bias * width, width, bias * width, up * width, bias * up, width * shape.feed_forward,
+                           bias * width};
+        sizes.insert(sizes.end(), of, of + NUM_LAYER_TENSORS);
+    }
+    return sizes;
+}
+
+bool is_sound(unsigned seed) {
+    Random random{std::mt19937(seed)};
+    const Shape shape = random_shape(random);
+    std::vector<Tensor> weights, gradients;
+    std::vector<float*> weight_pointers, gradient_pointers;
+    const std::vector<long> sizes = sizes_of(shape, random.coin());
+    for (long size : sizes) {
+        weights.emplace_back(size ? new float[size] : nullptr);
+        gradients.emplace_back(size ? new float[size]() : nullptr);
+        for (long i = 0; i < size; i++) weights.back()[i] = random.number();
+        weight_pointers.push_back(weights.back().get());
+        gradient_pointers.push_back(gradients.back().get());
+    }
+    if (shape.is_tied) weight_pointers[HEAD] = weight_pointers[EMBEDDING], gradient_pointers[HEAD] = gradient_pointers[EMBEDDING];
+    const long num_sequences = random.between(1, 5), count = num_sequences * shape.length;
+    std::vector<int32_t> inputs(count), targets(count), documents(count);
+    std::vector<uint8_t> mask(count);
+    for (long i = 0; i < count; i++) {
+        inputs[i] = int32_t(random.between(0, shape.vocabulary - 1));
+        targets[i] = int32_t(random.between(0, shape.vocabulary - 1));
+        documents[i] = i && random.between(0, 9) ? documents[i - 1] : int32_t(i);
+        mask[i] = random.coin();
+    }
+    std::vector<float> frequencies(shape.head_width() / 2, 0.5f);
+    const Rows rows{inputs.data(), targets.data(), random.coin() ? documents.data() : nullptr,
+                    random.coin() ? mask.data() : nullptr, num_sequences};
+    const char* instructions[] = {"avx512bf16", "avx512", "avx2", "baseline"};
+    void* plan = headrace_plan(&shape, shape.kind == QWEN3 ? frequencies.data() : nullptr, random.between(1, 4),
+                               random.between(1, 3), random.coin() ? 0 : 1 << 30, instructions[random.between(0, 3)]);
+    bool is_finite = true;
+    double forward_seconds;
+    for (int repeat = 0; repeat < 2; repeat++)
+        is_finite &= std::isfinite(headrace_step(plan, weight_pointers.data(), gradient_pointers.data(), &rows,
+                                                 1.0f / float(count), repeat, &forward_seconds));
+    for (size_t i = 0; i < sizes.size(); i++)
+        for (long j = 0; j < sizes[i]; j++) is_finite &= bool(std::isfinite(gradients[i][j]));
+    headrace_free(plan);
+    return is_finite;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    const unsigned num_shapes = count > 1 ? unsigned(std::atoi(arguments[1])) : 300;
+    for (unsigned seed = 0; seed < num_shapes; seed++)
+        if (!is_sound(seed)) {
+            std::printf("not finite: seed %u\n", seed);
+            return 1;
+        }
+    std::printf("%u shapes are sound, the best instructions here are %s\n", num_shapes, headrace_instructions(nullptr));
+}

@@ -1,0 +1,115 @@
+"""Runs that are computed natively: chosen, saved, resumed, and without the library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from headrace.errors import UsageError
+from headrace.models.config import ModelConfig
+from headrace.native.library import MASK, available_instructions, instructions, why_missing
+from headrace.run.config import Config, Layers
+from headrace.run.pretraining import Pretraining
+from headrace.training.autotune import Search, why_not_native
+from headrace.training.config import TrainingConfig
+from tests.conftest import make_text
+from tests.run.tiny_run import losses, settings
+
+needs_library = pytest.mark.skipif(bool(why_missing()), reason="the native library was not built")
+NATIVE = {"training.engine": "native", "training.micro_batch_size": 4, "training.threads": 2}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "user-cache"))
+    monkeypatch.setattr("headrace.run.environment.measure_peak_flops", lambda *_: 1e9)
+    path = tmp_path / "corpus.txt"
+    path.write_text(make_text(30_000))
+    return path
+
+
+def configured(corpus: Path, name: str, **changes: Any) -> Config:
+    layers = Layers()
+    layers.add(settings(corpus, corpus.parent / name, **{**NATIVE, **changes}), "the test")
+    return layers.build()
+
+
+def train(config: Config, num_steps: int | None = None) -> Pretraining:
+    with Pretraining(config) as pretraining:
+        for info in pretraining.steps():
+            if info.step == num_steps:
+                break
+    return pretraining
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(load_file(folder / "checkpoints" / "last" / "model.safetensors"))
+
+
+@needs_library
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_run_resumed_natively_is_the_unbroken_run(corpus: Path, precision: str) -> None:
+    often = {"training.precision": precision, "training.save_every": 4}
+    train(configured(corpus, "whole", **often))
+    train(configured(corpus, "broken", **often), num_steps=7)
+    resumed = train(configured(corpus, "broken", **often, **{"run.resume": True}))
+    assert resumed.computing.execution.engine == "native"
+    assert losses(corpus.parent / "broken") == losses(corpus.parent / "whole")
+    whole, broken = weights(corpus.parent / "whole"), weights(corpus.parent / "broken")
+    assert all(torch.equal(whole[name], broken[name]) for name in whole)
+
+
+@needs_library
+def test_losses_are_those_of_torch(corpus: Path) -> None:
+    train(configured(corpus, "native"))
+    train(configured(corpus, "torch", **{"training.engine": "torch"}))
+    for (_, ours), (_, theirs) in zip(losses(corpus.parent / "native"), losses(corpus.parent / "torch"), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@needs_library
+@pytest.mark.parametrize("is_asked", [True, False], ids=["asked for", "library gone"])
+def test_a_run_resumed_with_torch_says_that_rounding_differs(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    train(configured(corpus, "run", **{"training.save_every": 4}), num_steps=5)
+    changes = {"training.engine": "torch" if is_asked else "auto"}
+    if not is_asked:
+        monkeypatch.setattr("headrace.native.engine.why_missing", lambda: "it was lost")
+    resumed = train(configured(corpus, "run", **changes, **{"run.resume": True}))
+    assert resumed.computing.execution.engine == "torch"
+    notice = next(notice for notice in resumed.notices if "rounding" in notice)
+    assert is_asked or "it was lost" in notice
+
+
+def test_what_the_library_cannot_do_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, training = ModelConfig(vocab_size=50, context=16), TrainingConfig(engine="native", batch_size=4)
+    monkeypatch.setattr("headrace.native.engine.why_missing", lambda: "it was not built")
+    with pytest.raises(UsageError, match="engine=native is not possible: it was not built"):
+        Search(model, training)
+    assert all(way.engine == "torch" for way in Search(model, TrainingConfig(batch_size=4)).ways)
+    assert "gradient checkpointing" in why_not_native(model, TrainingConfig(gradient_checkpointing=True))
+    assert "fsdp" in why_not_native(model, training, "fsdp")
+
+
+@needs_library
+def test_both_engines_are_compared_unless_one_is_asked_for() -> None:
+    model = ModelConfig(vocab_size=50, context=256)
+    engines = {
+        engine: {way.engine for way in Search(model, TrainingConfig(engine=engine)).ways}  # type: ignore[arg-type]
+        for engine in ("auto", "torch", "native")
+    }
+    assert engines["auto"] == {"torch", "native"} and engines["torch"] == {"torch"}
+
+
+@needs_library
+def test_the_environment_masks_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in available_instructions():
+        monkeypatch.setenv(MASK, name)
+        assert instructions() == name
+    monkeypatch.setenv(MASK, "of another machine")
+    assert instructions() == available_instructions()[0], "what this machine cannot run is never used"
