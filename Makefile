@@ -12,7 +12,7 @@ TOKENIZE ?= --megabytes 100
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test native sanitize soak faults bench limits clean
+.PHONY: help demo test native docs results pictures sanitize soak faults bench limits clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -57,6 +57,13 @@ test: $(VENV)/.installed  ## lint, types and tests (under 8 minutes on 2 cores)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
+docs: $(VENV)/.installed  ## build the documentation site into site/; a broken link or a missing page fails it
+	$(BIN)/python tools/write_reference.py --check
+	$(BIN)/zensical build --clean --strict
+
+results: $(VENV)/.installed  ## measure what is reported elsewhere on this machine, under 20 minutes; writes docs/results.md
+	$(BIN)/python benchmarks/write_results.py docs/results.md
+
 soak: $(VENV)/.installed  ## the slow fault and limit tests (kills, tmpfs, memory)
 	$(BIN)/python -m pytest -m soak
 
@@ -73,6 +80,9 @@ bench: $(BENCH)/.installed  ## headrace and its peers side by side, 10 to 15 min
 limits: $(BENCH)/.installed  ## the targets that headrace promises, as ratios in one run (an hour and a half); fails when one is missed
 	missed=; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BENCH)/bin/python $$script || missed="$$missed $$script"; done; \
 	test -z "$$missed" || { echo "missed:$$missed"; exit 1; }
+
+pictures: $(VENV)/.installed  ## the pictures of docs/images, from a real run on a small text: make pictures TEXT=shakespeare.txt
+	$(BIN)/python tools/pictures.py $(TEXT)
 
 clean:  ## remove the environments and what tools left behind; runs/ stays
 	rm -rf $(VENV) $(BENCH) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

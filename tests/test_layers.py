@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "headrace"
 LAYERS = [
     ["errors"],
-    ["activity", "files", "units", "sizes", "locks", "stages"],
+    ["activity", "files", "units", "sizes", "locks", "quick", "stages"],
     ["data", "models", "machine"],
     ["native"],
     ["distributed"],

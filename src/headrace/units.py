@@ -46,15 +46,19 @@ def human_count(count: float) -> str:
 def human_time(seconds: float) -> str:
     """Format a duration.
 
-    >>> human_time(75), human_time(1.25)
-    ('1m 15s', '1.2s')
+    >>> human_time(0.0425), human_time(1.25), human_time(75), human_time(7500), human_time(300_000)
+    ('42 ms', '1.2s', '1m 15s', '2h 5m', '3d 11h')
     """
     if seconds == float("inf"):
         return "unknown time"
+    if seconds < 1:
+        return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.2g} ms"
     if seconds < 10:
         return f"{seconds:.1f}s"
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24}d {hours % 24}h"
     return f"{hours}h {minutes}m" if hours else f"{minutes}m {seconds}s" if minutes else f"{seconds}s"
 
 

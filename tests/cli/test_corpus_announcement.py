@@ -40,7 +40,7 @@ def test_train_says_what_it_trains_on(
     monkeypatch.setattr(display.err, "no_color", True)
     code, out, err = command("train", corpus, *TINY, "training.max_steps=2", "--out", tmp_path / "run", "--json")
     assert code == 0, err
-    said = err.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    said = " ".join(err.replace("\x1b[1m", "").replace("\x1b[0m", "").split())  # a terminal gets wrapped lines
     assert "corpus: 2 files" in said
     assert "tokenizer byte of 257 tokens" in said
     assert "3 invalid UTF-8 sequence(s)" in said

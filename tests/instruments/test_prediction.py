@@ -12,6 +12,7 @@ import pytest
 from headrace.data.prepare import prepare
 from headrace.instruments import prediction
 from headrace.instruments import rehearsal as rehearse
+from headrace.instruments.prediction_worker import predict_apart
 from headrace.instruments.rehearsal import _quick_depths
 from headrace.machine.measure import Measurements
 from headrace.models.counts import count
@@ -194,3 +195,39 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     assert result["parameters"] == count(config.model, 32).num_parameters
     assert "predicted" in out
     assert "bound by" in out
+
+
+def test_several_configs_are_compared_side_by_side(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny(tmp_path)
+    monkeypatch.setattr(
+        "headrace.cli.commands.plan.plan_apart", lambda config: prediction.predict_run(config).as_json()
+    )
+    for name, width in (("a", 32), ("b", 64)):
+        text = (
+            f"model: {{d_model: {width}, num_layers: 1}}\ntraining: {{threads: 1, max_length: 32, precision: float32}}"
+        )
+        (tmp_path / f"{name}.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command("plan", "a.yaml", "b.yaml", "data.tokenizer=byte", "data.sources=[corpus.txt]", "--json")
+    assert code == 0, err
+    *shown, last = out.splitlines()
+    assert shown[0].startswith("fastest: ")
+    assert "all fit in memory" in shown[0]
+    rows = {line[:16].strip(): line[16:].split() for line in shown}
+    assert rows["model.d_model"] == ["32", "64"]
+    assert rows["fits"] == ["yes", "yes"]
+    assert "training.threads" not in rows, "only what differs"
+    assert max(map(len, shown)) <= 80
+    a, b = json.loads(last)["plans"]
+    assert (a["config"], b["config"]) == ("a.yaml", "b.yaml")
+    assert a["parameters"] < b["parameters"]
+
+
+def test_a_plan_in_a_process_of_its_own(tmp_path: Path) -> None:
+    config = tiny(tmp_path, **{"model.num_layers": 1})
+    here = prediction.predict_run(config).as_json()  # first, so that the machine is remembered
+    there = predict_apart(config)
+    assert there.keys() == here.keys()
+    assert there["parameters"] == here["parameters"]

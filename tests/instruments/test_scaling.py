@@ -161,6 +161,34 @@ def test_a_batch_that_does_not_divide_leaves_threads() -> None:
     assert ways_for_all(2, 7) == [Way(1, 2)]
 
 
+def test_larger_numbers_are_projected_and_marked(
+    command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.jobs import scale as job
+
+    def run(way: Way, *_: object) -> list[dict[str, Any]]:
+        return [{**worker(8.0 / way.cores, 0.0), "all_reduce_bytes_per_second": 1e12}] * way.processes
+
+    monkeypatch.setattr("headrace.instruments.scaling._run", run)
+    monkeypatch.setattr(job, "usable_cores", lambda: [0, 1])
+    options = ("model.d_model=32", "model.num_heads=2", "training.batch_size=16", "training.precision=float32")
+    code, out, _ = command("scale", "--preset", "demo", *options, "--project", "64, 4", "--json")
+    assert code == 0
+    *shown, last = out.strip().splitlines()
+    assert shown[0].startswith("best: ")
+    assert max(map(len, shown)) <= 400, "one line for each remark where there is no terminal"
+    assert [line.split()[0] for line in shown if line.endswith("projected") or "% projected" in line] == ["4", "64"]
+    four, many = json.loads(last)["projected"]
+    assert (four["processes"], four["batch_size"], four["is_batch_grown"]) == (4, 16, False)
+    assert (many["processes"], many["batch_size"], many["is_batch_grown"]) == (64, 64, True)
+    assert four["speedup"] == pytest.approx(4.0)
+    assert four["tokens_per_second"] == pytest.approx(4 * 16 * 128 / 8.0)
+    code, _, said = command("scale", "--preset", "demo", "--project", "4,x")
+    assert (code, "write numbers of processes with commas" in said) == (2, True)
+    code, _, said = command("scale", "--preset", "demo", "--cores", "1", "--project", "4")
+    assert (code, "averaging gradients has to be measured between 2 processes" in said) == (2, True)
+
+
 def test_the_command_shows_what_was_measured(
     command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -266,7 +266,7 @@ def test_commands(command: Command, corpus: Path, tmp_path: Path) -> None:
         "data_wait_percent", "percent_of_peak", "peak_memory_bytes", "parameters",
     } <= result.keys()  # fmt: skip
     assert "step=12" in err
-    assert "next: headrace report" in out
+    assert "next=headrace report" in out
     texts = [
         command("generate", tmp_path / "run", "--prompt", "the", "--seed", 3, "--max-tokens", 40)[1] for _ in range(2)
     ]

@@ -32,6 +32,15 @@ def test_a_finished_run_is_left_as_it_is(command: Command, run: Path) -> None:
     assert command("train", "--resume", run, "training.max_steps=13")[0] == 0, "what the message says works"
 
 
+def test_a_stopped_run_that_a_lower_limit_ends_is_not_told_to_go_on(command: Command, run: Path) -> None:
+    path = run / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "was_stopped": True}))
+    code, _, err = command("train", "--resume", run, "training.max_steps=10")
+    assert code == 0
+    assert "finished at step 12" in err
+    assert "stopped and saved" not in err
+
+
 def test_a_summary_that_a_killed_run_did_not_come_to_is_written(run: Path, values: dict[str, Any]) -> None:
     before = json.loads((run / "summary.json").read_text())
     (run / "summary.json").unlink()
@@ -57,8 +66,10 @@ def test_what_a_run_has_seen_survives_a_resume(run: Path, values: dict[str, Any]
 
     with Pretraining(layers.build(), should_stop=lambda: pretraining.loop.position.step == 13) as pretraining:
         display = TrainingDisplay(pretraining)
-        assert len(display._losses) == 12, "the curve begins with the run"
-        assert display._validation
+        assert [step for step, _ in display._screen.curve.points()] == list(range(1, 13)), (
+            "the curve begins with the run"
+        )
+        assert [step for step, _ in display._screen.validations] == [4, 8, 12]
         assert [info.step for info in pretraining.steps()] == [13]
     after = json.loads((run / "summary.json").read_text())
     assert after["steps"] == 13

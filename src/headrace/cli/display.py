@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from headrace.activity import Activity, ignore
-from headrace.perf.breakdown import break_down, find_bottleneck
-from headrace.units import human_bytes, human_count, human_percent, human_time, plural
 
-if TYPE_CHECKING:  # these import numpy, and the first word on the screen comes before that
-    from headrace.data.cache.build import Progress as BuildState
-    from headrace.data.cache.cache import Cache
-
-PLAIN_SECONDS = 2.0
 NOTICED = {
     "invalid_utf8": "invalid UTF-8 sequence(s), replaced by U+FFFD",
     "latin1_texts": "text(s) that look like Latin-1, not UTF-8; convert them: iconv -f WINDOWS-1252 -t UTF-8",
@@ -46,108 +29,52 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+def wrapped(message: Text | str, console: Console = err) -> list[Text]:
+    """Return the rows that a message takes: in a terminal it is wrapped at words, and further rows are indented."""
+    text = message if isinstance(message, Text) else Text(message)
+    if not console.is_terminal:
+        return [text]
+    indent = 2 + len(text.plain) - len(text.plain.lstrip())
+    lines = text.wrap(console, max(1, console.width - indent))
+    return [Text(" " * indent if number else "") + line for number, line in enumerate(lines)]
+
+
+def say(message: Text | str, console: Console = err) -> None:
+    """Print a message, in a terminal wrapped at words."""
+    for row in wrapped(message, console):
+        console.print(row)
+
+
+def say_markup(markup: str) -> None:
+    """Print a line of a result with rich's markup in it, in a terminal wrapped at words."""
+    say(Text.from_markup(markup), out)
+
+
 def show_error(message: str) -> None:
     err.print(f"[bold red]error:[/] {escape(message)}")
 
 
 def show_warning(message: str) -> None:
-    err.print(f"[yellow]warning:[/] {escape(message)}")
+    say(as_warning(message))
 
 
-class BuildDisplay:
-    """The progress of tokenising and its rate; subclasses show it."""
-
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-        self._building_s = 0.0  # when tokenising began, after files were listed and a tokenizer was learned
-        self._state: BuildState | None = None
-        self._first_bytes = 0
-
-    def update(self, state: BuildState) -> None:
-        if self._state is None:
-            self._building_s = time.monotonic()
-            self._first_bytes = state.done_bytes
-        self._state = state
-
-    def begin(self, doing: str) -> None:
-        """Show what begins now."""
-
-    @property
-    def bytes_per_second(self) -> float:
-        done = self._state.done_bytes - self._first_bytes if self._state else 0
-        return done / max(time.monotonic() - self._building_s, 1e-9)
-
-    def summary(self) -> dict[str, Any]:
-        state = self._state
-        now_s = time.monotonic()
-        return {
-            "seconds": round(now_s - self._began_s, 3),
-            "tokenising_seconds": round(now_s - self._building_s, 3),
-            "tokenised_bytes": state.tokenised_bytes if state else 0,
-            "tokenised_files": state.tokenised_files if state else 0,
-        }
+def as_warning(message: str) -> Text:
+    """Return a message as it looks where it is a warning."""
+    return Text.assemble(("warning:", "yellow"), " ", message)
 
 
-class _Bar(BuildDisplay):
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self._progress = progress
-        self._task = progress.add_task("starting", total=None, tokens="", rate="")
+def printable(text: str) -> str:
+    """Return a text in a form that cannot move the cursor or change colours, whatever a network has written.
 
-    def begin(self, doing: str) -> None:
-        self._progress.update(self._task, description=doing[:1].upper() + doing[1:])
-
-    def update(self, state: BuildState) -> None:
-        super().update(state)
-        self._progress.update(
-            self._task,
-            total=state.total_bytes,
-            completed=state.done_bytes,
-            tokens=f"{human_count(state.num_tokens)} tokens",
-            rate=f"{self.bytes_per_second / 1e6:.0f} MB/s",
-        )
+    >>> printable("a\\tb\\r\\n\\x1b[2Jc")
+    'a    b\\n\ufffd[2Jc'
+    """
+    text = text.replace("\r\n", "\n").replace("\t", "    ")
+    return "".join("\ufffd" if _is_control(character) else character for character in text)
 
 
-class _Lines(BuildDisplay):
-    def __init__(self) -> None:
-        super().__init__()
-        self._shown_s = time.monotonic()
-
-    def begin(self, doing: str) -> None:
-        err.print(doing, markup=False)
-
-    def update(self, state: BuildState) -> None:
-        super().update(state)
-        if time.monotonic() - self._shown_s < PLAIN_SECONDS:
-            return
-        self._shown_s = time.monotonic()
-        rate = self.bytes_per_second
-        left = (state.total_bytes - state.done_bytes) / rate if rate else float("inf")
-        err.print(
-            f"tokenising {human_bytes(state.done_bytes)} of {human_bytes(state.total_bytes)}"
-            f" ({100 * state.done_bytes / max(state.total_bytes, 1):.0f}%),"
-            f" {human_count(state.num_tokens)} tokens, {rate / 1e6:.0f} MB/s, {human_time(left)} left"
-        )
-
-
-class _BytesColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        total = human_bytes(task.total) if task.total else "?"
-        return Text(f"{human_bytes(task.completed)}/{total}")
-
-
-@contextmanager
-def build_progress() -> Iterator[BuildDisplay]:
-    """Show the progress of tokenising: a live bar in a terminal, a line every two seconds elsewhere."""
-    if not err.is_terminal:
-        yield _Lines()
-        return
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), _BytesColumn(), TextColumn("{task.fields[tokens]}"),
-        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=err, transient=True) as progress:
-        yield _Bar(progress)
+def _is_control(character: str) -> bool:
+    return character != "\n" and unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 
 
 @contextmanager
@@ -192,111 +119,18 @@ def loading(in_plain_lines: bool = True) -> Iterator[None]:
         yield
 
 
-def show_description(facts: dict[str, Any]) -> None:
-    """Print the description of a cache."""
-    tokenizer, chunking = facts["tokenizer"], facts["chunking"]
-    out.print(f"[bold]{escape(facts['cache'])}[/]")
-    out.print(
-        f"  {facts['documents']:,} documents, {facts['tokens']:,} tokens from {human_bytes(facts['bytes'])} of text"
-        f" ({facts['bytes_per_token']:.2f} bytes per token)"
-    )
-    out.print(f"  tokenizer {escape(tokenizer['spec'])}: {tokenizer['vocab_size']:,} tokens")
-    out.print(f"  {plural(facts['shards'], 'sealed shard')}, {human_bytes(facts['stored_bytes'])} on disk")
-    build = facts.get("build")
-    if build:
-        rate = build["tokenised_bytes"] / max(build["tokenising_seconds"], 1e-9) / 1e6
-        done = f"tokenised {human_bytes(build['tokenised_bytes'])} at {rate:.0f} MB/s"
-        done = done if build["tokenised_bytes"] else "nothing new to tokenise"
-        out.print(f"  {done}; {build['seconds']:.1f} s in all")
-    show_notices([*tokenizer["notices"], *notices(facts)], out)
-    if len(facts["sources"]) > 1:
-        _show_sources(facts["sources"])
-    out.print(
-        f"  sequences of {chunking['sequence_length']} ({chunking['packing']}):"
-        f" {chunking['sequences_before']:,} documents → {chunking['sequences_after']:,} sequences,"
-        f" {chunking['documents_split']:,} documents split,"
-        f" lengths {chunking['shortest']:,} / {chunking['mean']:,.0f} / {chunking['longest']:,} (min / mean / max),"
-        f" padding {chunking['padding']:,}, fill {chunking['fill_percent']:.2f}%"
-    )
-
-
 def show_notices(lines: Iterable[str], console: Console) -> None:
     """Print what the user should know although it is not an error, one line each."""
     for line in lines:
-        console.print(f"  [yellow]noticed:[/] {escape(line)}")
+        say(as_notice(line), console)
+
+
+def as_notice(message: str) -> Text:
+    """Return a message as it looks where the user should know it although it is not an error."""
+    return Text.assemble("  ", ("noticed:", "yellow"), " ", message)
 
 
 def notices(facts: dict[str, Any]) -> list[str]:
     """Return a line for each kind of oddity in a corpus, and for each kind of file that was left out."""
     odd = [f"{count:,} {NOTICED.get(kind, kind)}" for kind, count in facts["noticed"].items() if count]
     return odd + [f"{count:,} {reason}, left out" for reason, count in facts["skipped"].items()]
-
-
-def _show_sources(sources: list[dict[str, Any]]) -> None:
-    table = Table(box=None, padding=(0, 2))
-    for heading in ("source", "weight", "files", "bytes", "documents", "tokens"):
-        table.add_column(heading, justify="left" if heading == "source" else "right", overflow="fold")
-    for source in sources:
-        weight = "" if source["weight"] is None else f"{source['weight']:g}"
-        counts = (f"{source['files']:,}", human_bytes(source["bytes"]))
-        table.add_row(escape(source["name"]), weight, *counts, f"{source['documents']:,}", f"{source['tokens']:,}")
-    out.print(table)
-
-
-def show_verification(cache: Cache, problems: list[str]) -> None:
-    for problem in problems:
-        show_error(problem)
-    if not problems:
-        out.print(f"{escape(str(cache.path))}: {len(cache.unique_shards())} shards, every byte as it was written.")
-
-
-def show_rows(step: int, rows: list[dict[str, Any]]) -> None:
-    """Print where the rows of a batch come from, with the beginning of each text."""
-    out.print(f"[bold]step {step}[/]")
-    for row in rows:
-        for place, span in enumerate(row["spans"]):
-            label = f"row {row['row']}" if place == 0 else ""
-            text = span["text"] if len(span["text"]) <= 100 else span["text"][:97] + "…"
-            out.print(f"  {label:<8} {escape(span['document'])} tokens {span['start']:,}-{span['stop']:,}")
-            out.print(f"           [dim]{escape(repr(text))}[/]")
-
-
-def validation_text(num_tokens: int, is_whole: bool) -> str:
-    """Say what an evaluation was made on.
-
-    >>> validation_text(10_240, is_whole=False), validation_text(55_770, is_whole=True)
-    ('a sample of 10,240 tokens', 'the whole validation part')
-    """
-    return "the whole validation part" if is_whole else f"a sample of {num_tokens:,} tokens"
-
-
-def show_run(run: dict[str, Any]) -> None:
-    """Print the summary of a run: what was learned, where the time went, and what to do next."""
-    out.print(f"[bold]{escape(run['run'])}[/]: {run['steps']:,} steps, {human_count(run['tokens'])} tokens")
-    first, last = run["first_loss"], run["train_loss"]
-    if first is not None:
-        out.print(f"  training loss {first:.4f} → {last:.4f}")
-    if run["validation_loss"] is not None:
-        bits = run["validation_bits_per_byte"]
-        num_tokens = run["validation_tokens"]
-        on = f" on {validation_text(num_tokens, run['validation_is_whole'])}" if num_tokens else ""
-        out.print(f"  validation loss {run['validation_loss']:.4f} ({bits:.3f} bits per byte){on}")
-    for source, loss in run["validation_loss_by_source"].items():
-        out.print(f"    {escape(source)}: {'no validation text' if loss is None else f'{loss:.4f}'}")
-    if run["skipped_steps"]:
-        out.print(f"  [yellow]{plural(run['skipped_steps'], 'update')} skipped: the loss or gradient was not finite[/]")
-    shares = break_down(run["seconds"])
-    parts = ", ".join(f"{share.stage} {share.percent:.1f}%" for share in shares)
-    out.print(f"  time {human_time(run['train_seconds'])}: {parts}")
-    bottleneck = find_bottleneck(shares, run["percent_of_peak"], run["processor_taken_percent"])
-    out.print(f"  bottleneck: {bottleneck.name} ({bottleneck.evidence})")
-    out.print(
-        f"  {run['tokens_per_second']:,.0f} tokens/s overall,"
-        f" {human_percent(run['percent_of_peak'])} of this machine's measured peak while training,"
-        f" {run['cpu_cores']:.1f} cores busy, {human_bytes(run['peak_memory_bytes'])} of memory at most"
-    )
-    for name, key in (("before", "first_sample"), ("after", "last_sample")):
-        if run[key]:
-            out.print(f"  [dim]{name}:[/] {escape(repr(run[key][:300]))}")
-    out.print(f"  next: headrace report {escape(run['run'])}")
-    out.print(f'        headrace generate {escape(run["run"])} --prompt "..."')

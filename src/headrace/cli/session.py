@@ -10,6 +10,7 @@ import typer
 
 from headrace.cli import display
 from headrace.cli.progress import TrainingDisplay
+from headrace.cli.result import show_result
 from headrace.distributed.launch import is_joined, launch
 from headrace.errors import EXIT_STOPPED
 from headrace.jobs.train import processes_to_start, run_to_the_end
@@ -36,15 +37,16 @@ def run_training(config: Config, is_resumed: bool, as_json: bool) -> int:
             display.err.print(pretraining.finished, markup=False)
         is_shown = is_main and not pretraining.finished
         with TrainingDisplay(pretraining) if is_shown else nullcontext() as shown:
+            stop.shown = shown
             run = run_to_the_end(pretraining, [shown.update] if shown else [])
     if is_main:
-        _show(run, as_json)
+        _show(run, pretraining.config, as_json)
     return EXIT_STOPPED if run.was_stopped else 0
 
 
-def _show(run: Run, as_json: bool) -> None:
+def _show(run: Run, config: Config, as_json: bool) -> None:
     """Print the result of a run, and how to go on with one that was stopped."""
-    display.show_run(run.as_json())
+    show_result(run, config)
     if as_json:
         typer.echo(json.dumps(run.as_json()))
     if run.was_stopped:
@@ -56,6 +58,8 @@ class _StopRequest:
 
     def __init__(self) -> None:
         self._is_set = False
+        self.shown: TrainingDisplay | None = None
+        """What shows that the run is stopping."""
 
     def listen(self) -> None:
         on_stop_signals(self._set)
@@ -65,4 +69,6 @@ class _StopRequest:
 
     def _set(self) -> None:
         self._is_set = True
+        if self.shown is not None:
+            self.shown.stop()
         end_on_second_interrupt()

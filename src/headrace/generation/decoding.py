@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -13,10 +13,16 @@ from headrace.models.attention import KeyValueCache
 from headrace.models.network import Network
 
 
+def ids_without_text(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
+    """Return the ids that no text is made of: special tokens but end-of-text, and ids that a larger network adds."""
+    special = [index for index in tokenizer.special_tokens.values() if index != tokenizer.end_of_text_id]
+    return sorted({*special, *range(tokenizer.vocab_size, vocab_size)})
+
+
 def generate(
-    network: Network, prompt: list[int], sampling: Sampling, end_of_text_id: int
+    network: Network, prompt: list[int], sampling: Sampling, end_of_text_id: int, never: Sequence[int] = ()
 ) -> Iterator[list[int | None]]:
-    """Yield the next token of every sample, step by step; None once a sample has ended.
+    """Yield the next token of every sample, step by step; None once a sample has ended. Ids in `never` are not drawn.
 
     When a text outgrows the network's context, its older half is forgotten and the rest is read again.
     """
@@ -33,7 +39,9 @@ def generate(
             cache = KeyValueCache(network.config.num_layers)
         with torch.no_grad():
             hidden = network(new_BT.to(device), cache=cache)[:, -1]
-            chosen_B = draw(network.logits(hidden).float().cpu(), sampling, generator)  # one order of numbers anywhere
+            logits_BV = network.logits(hidden).float().cpu()  # one order of random numbers on any device
+            logits_BV[:, list(never)] = -torch.inf
+            chosen_B = draw(logits_BV, sampling, generator)
         yield [None if ended else int(token) for token, ended in zip(chosen_B, has_ended, strict=True)]
         has_ended |= chosen_B == end_of_text_id
         if bool(has_ended.all()):
@@ -46,6 +54,7 @@ def text_pieces(network: Network, tokenizer: Tokenizer, prompt: str, sampling: S
     """Yield the continuation of a prompt token by token, as one sample; a token inside a character adds no text yet."""
     ids = [int(token) for token in tokenizer.encode(prompt)] if prompt else []
     stream = TextStream(tokenizer, ids)
-    for (token,) in generate(network, ids, sampling, tokenizer.end_of_text_id):
+    never = ids_without_text(tokenizer, network.config.vocab_size)
+    for (token,) in generate(network, ids, sampling, tokenizer.end_of_text_id, never):
         if token is not None:
             yield stream.add(token)

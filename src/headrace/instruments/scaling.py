@@ -18,9 +18,9 @@ from headrace.distributed.launch import Processes
 from headrace.errors import ChildError, TrainingError
 from headrace.instruments.rehearsal import quick_execution
 from headrace.machine.contention import is_disturbed
-from headrace.perf.scaling import Step, expect
+from headrace.perf.scaling import Step, expect, project, whole_batch
 from headrace.run.config import Config
-from headrace.run.remembered_scaling import Measured, Scaling, vocabulary_of
+from headrace.run.remembered_scaling import Measured, Projected, Scaling, vocabulary_of
 from headrace.training.autotune import default_micro_batch
 from headrace.units import plural
 
@@ -81,9 +81,13 @@ def scale(
     ways: Sequence[Way],
     num_steps: int = 2,
     num_repeats: int = 3,
+    projected: Sequence[int] = (),
     on_run: Callable[[Way, int], None] = lambda way, repeat: None,
 ) -> Scaling:
-    """Measure the ways in turns. Speedups are relative to the first way."""
+    """Measure the ways in turns. Speedups are relative to the first way.
+
+    `projected`: numbers of processes to compute the speedup of; the first way must be one core, and another processes.
+    """
     job = _job(config, num_steps)
     seen: dict[Way, list[list[dict[str, Any]]]] = {way: [] for way in ways}
     failures: list[str] = []
@@ -104,8 +108,11 @@ def scale(
         found.efficiency_percent = 100 * found.speedup * first.cores / found.cores
     rates = [run[0]["all_reduce_bytes_per_second"] for way, runs in seen.items() for run in runs if way.processes > 1]
     rate = statistics.median(rates) if rates else None
+    projections: list[Projected] = []
     if rate is not None and ways[0] == Way(1, 1):
-        _add_expectations(measured, _step_of(seen[ways[0]], job), rate)
+        step = _step_of(seen[ways[0]], job)
+        _add_expectations(measured, step, rate)
+        projections = [_projection(n, first, step, rate, config.training.batch_size) for n in projected]
     return Scaling(
         cores=max(way.cores for way in ways),
         tokens_per_update=job["tokens"],
@@ -114,6 +121,7 @@ def scale(
         all_reduce_bytes_per_second=rate,
         measured_at=time.strftime("%Y-%m-%d %H:%M"),
         failures=failures,
+        projected=projections,
     )
 
 
@@ -206,6 +214,19 @@ def _add_expectations(measured: list[Measured], step: Step, bytes_per_second: fl
     for way in measured:
         if way.processes > 1 and way.threads == 1:
             way.expected_speedup = expect(step, way.processes, bytes_per_second).speedup
+
+
+def _projection(num_processes: int, first: Measured, step: Step, bytes_per_second: float, batch_size: int) -> Projected:
+    """Return what to expect of a number of processes, by the speed of the first way."""
+    speedup = project(step, batch_size, num_processes, bytes_per_second)
+    return Projected(
+        processes=num_processes,
+        batch_size=whole_batch(batch_size, num_processes),
+        is_batch_grown=batch_size % num_processes != 0,
+        tokens_per_second=speedup * first.tokens_per_second,
+        speedup=speedup,
+        efficiency_percent=100 * speedup / num_processes,
+    )
 
 
 def describe_disturbance(scaling: Scaling) -> str:

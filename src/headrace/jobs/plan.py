@@ -11,6 +11,7 @@ import yaml
 from headrace.errors import UsageError
 from headrace.instruments.plan import Plan
 from headrace.instruments.prediction import predict_run
+from headrace.instruments.prediction_worker import predict_apart
 from headrace.instruments.proposal import Proposal, propose
 from headrace.instruments.short_run import ShortRun
 from headrace.run.config import Config, Layers
@@ -20,6 +21,11 @@ from headrace.units import human_count
 def plan(config: Config) -> Plan:
     """Predict speed, time, memory and disk of a run; takes a few seconds."""
     return predict_run(config)
+
+
+def plan_apart(config: Config) -> dict[str, Any]:
+    """Predict a run in a process of its own, so that several predictions do not disturb each other."""
+    return predict_apart(config)
 
 
 def plan_minutes(

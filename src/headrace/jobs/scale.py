@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace.distributed.cores import usable_cores
 from headrace.errors import UsageError
 from headrace.instruments.scaling import scale as measure
@@ -10,12 +12,23 @@ from headrace.run.config import Config
 from headrace.run.remembered_scaling import Scaling, remember_scaling
 
 
-def scale(config: Config, cores: int = 0, num_steps: int = 2, num_repeats: int = 3) -> Scaling:
-    """Measure an update on 1 to `cores` cores (0: all that this process may use), and remember the result."""
+def scale(
+    config: Config, cores: int = 0, num_steps: int = 2, num_repeats: int = 3, projected: Sequence[int] = ()
+) -> Scaling:
+    """Measure an update on 1 to `cores` cores (0: all that this process may use), and remember the result.
+
+    `projected`: larger numbers of processes, whose speedup is computed from what was measured.
+    """
     usable = len(usable_cores())
     if cores > usable:
         raise UsageError(f"--cores {cores}: this process may use {usable} core(s) at most")
     ways = ways_to_scale(cores or usable, config.training.batch_size)
-    result = measure(config, ways, num_steps, num_repeats)
+    if projected and not any(way.processes > 1 for way in ways):
+        raise UsageError(
+            "--project: averaging gradients has to be measured between 2 processes. That needs 2 cores, and a"
+            f" training.batch_size that they can divide, which {config.training.batch_size} is not on"
+            f" {cores or usable} core(s)."
+        )
+    result = measure(config, ways, num_steps, num_repeats, projected)
     remember_scaling(config, result)
     return result

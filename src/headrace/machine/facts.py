@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,27 @@ def peak_memory_bytes() -> int:
 def memory_bytes() -> int:
     """Return the resident memory of this process."""
     return int(psutil.Process().memory_info().rss)
+
+
+@dataclass(frozen=True)
+class ProcessTimes:
+    """Wall, user and system time in seconds, as the shell's `time` shows them; ended children are included."""
+
+    wall_s: float
+    user_s: float
+    system_s: float
+
+    @classmethod
+    def now(cls) -> ProcessTimes:
+        """Return the times up to now; only differences of them mean anything."""
+        times = os.times()
+        user_s, system_s = times.user + times.children_user, times.system + times.children_system
+        return cls(time.perf_counter(), user_s, system_s)
+
+    def since(self, earlier: ProcessTimes) -> ProcessTimes:
+        """Return what has passed since an earlier moment."""
+        user_s, system_s = self.user_s - earlier.user_s, self.system_s - earlier.system_s
+        return ProcessTimes(self.wall_s - earlier.wall_s, user_s, system_s)
 
 
 def cpu_seconds() -> float:

@@ -24,6 +24,8 @@ class Advice:
     changes_result: bool
     """Whether training would end in another model, and not only sooner."""
     why: str
+    setting: str = ""
+    """The change as it is typed, such as training.save_every=200; empty if it is not a single value."""
 
 
 def advise(
@@ -54,7 +56,8 @@ def _between_steps(share: Mapping[str, float], steps_between: Mapping[str, int |
         steps, percent = steps_between.get(stage), share.get(stage, 0.0)
         if steps is not None:
             why = f"{stage} takes {percent:.1f}% of the time, every {steps:,} steps"
-            yield Advice(key, f"{title}: {key}={2 * steps}", _gain(percent / 2), False, why)
+            setting = f"{key}={2 * steps}"
+            yield Advice(key, f"{title}: {setting}", _gain(percent / 2), False, why, setting)
 
 
 def _within_steps(
@@ -64,20 +67,24 @@ def _within_steps(
     why = f"steps wait for data {waiting:.1f}% of the time"
     yield Advice("data.num_workers", "Prepare the corpus first, or raise data.num_workers", _gain(waiting), False, why)
     if batch := settings.get("batch_size"):
-        title = f"Half the updates for the same tokens: training.batch_size={2 * batch}"
-        why = f"the optimizer takes {updating:.1f}% of the time"
-        yield Advice("training.batch_size", title, _gain(updating / 2), True, why)
+        setting = f"training.batch_size={2 * batch}"
+        title, why = (
+            f"Half the updates for the same tokens: {setting}",
+            f"the optimizer takes {updating:.1f}% of the time",
+        )
+        yield Advice("training.batch_size", title, _gain(updating / 2), True, why, setting)
     if settings.get("gradient_checkpointing"):
         saved = share.get(Stage.BACKWARD, 0.0) / 3  # the recomputed forward pass
         key, why = "training.gradient_checkpointing", "the blocks' forward pass is computed twice"
-        yield Advice(key, f"If memory allows: {key}=false", _gain(saved), False, why)
+        yield Advice(key, f"If memory allows: {key}=false", _gain(saved), False, why, f"{key}=false")
     size = settings.get("micro_batch_size", 0)
     if percent_of_peak is not None and 0 < percent_of_peak < NEAR_PEAK_PERCENT and size < settings.get("batch_size", 0):
         computing = sum(share.get(stage, 0.0) for stage in COMPUTING)
         saved = computing * (1 - percent_of_peak / NEAR_PEAK_PERCENT)
         why = f"computing reaches {percent_of_peak:.0f}% of the measured peak; {NEAR_PEAK_PERCENT:.0f}% is usual"
         key = "training.micro_batch_size"
-        yield Advice(key, f"Larger products: {key}={2 * size}", _gain(saved), False, why)
+        setting = f"{key}={2 * size}"
+        yield Advice(key, f"Larger products: {setting}", _gain(saved), False, why, setting)
 
 
 def _gain(saved_percent: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -52,3 +52,30 @@ def expect(step: Step, num_processes: int, bytes_per_second: float) -> Expected:
     alone_s = step.passes_s + step.optimizer_s
     step_s = step.passes_s / num_processes + exposed_s + step.optimizer_s
     return Expected(step_s, communication_s, exposed_s, alone_s / step_s)
+
+
+def whole_batch(batch_size: int, num_processes: int) -> int:
+    """Return the smallest batch, of at least this size, that processes can divide evenly.
+
+    >>> whole_batch(16, 4), whole_batch(16, 12), whole_batch(16, 64)
+    (16, 24, 64)
+    """
+    return -(-batch_size // num_processes) * num_processes
+
+
+def project(step: Step, batch_size: int, num_processes: int, bytes_per_second: float) -> float:
+    """Predict the speedup in tokens/s over one process, with the batch that this many processes can divide.
+
+    >>> step = Step(8.0, 6.0, 0.0, num_micro_batches=4, gradient_bytes=0, last_bytes=0)
+    >>> project(step, 16, 8, 1e9), project(step, 16, 64, 1e9)
+    (8.0, 64.0)
+    """
+    growth = whole_batch(batch_size, num_processes) / batch_size
+    larger = replace(
+        step,
+        passes_s=growth * step.passes_s,
+        backward_s=growth * step.backward_s,
+        num_micro_batches=round(growth * step.num_micro_batches),
+    )
+    alone_s = step.passes_s + step.optimizer_s
+    return growth * alone_s / expect(larger, num_processes, bytes_per_second).step_s

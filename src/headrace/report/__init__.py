@@ -11,8 +11,10 @@ from headrace.report.read import read_run
 from headrace.report.sections import all_sections
 
 
-def report(folders: Sequence[Path | str], markdown: bool = False) -> str:
+def report(folders: Sequence[Path | str], markdown: bool = False, is_live: bool = False) -> str:
     """Return the report on one run, or on several overlaid, as one self-contained HTML page or as Markdown.
+
+    A page that `is_live` is for a server: it asks again and again for what is new.
 
     >>> page = report(["runs/last"])   # doctest: +SKIP
     """
@@ -20,7 +22,9 @@ def report(folders: Sequence[Path | str], markdown: bool = False) -> str:
     if len({run.name for run in runs}) < len(runs):
         for run in runs:
             run.name = str(run.folder)
+    for run in runs:
+        run.prefix = f"{run.name}: " if len(runs) > 1 else ""
     title = "headrace: " + ", ".join(run.name for run in runs)
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
-    write = as_markdown if markdown else as_html
-    return write(title, notes, all_sections(runs))
+    sections = all_sections(runs)
+    return as_markdown(title, notes, sections) if markdown else as_html(title, notes, sections, is_live)

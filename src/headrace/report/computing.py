@@ -8,10 +8,11 @@ from headrace.perf.flops import PHASES, Work, least_traffic
 from headrace.perf.memory import room_for
 from headrace.perf.roofline import Point, attainable, roofline_points
 from headrace.report.blocks import Bar, Block, Chart, Paragraph, Series, Table
+from headrace.report.columns import COUNTS, SIZES, in_one_unit
 from headrace.report.read import RunRecord
 from headrace.run.remembered_scaling import Scaling
 from headrace.training.optimizers.assignment import state_bytes
-from headrace.units import human_bytes, human_count, human_percent, human_rate
+from headrace.units import human_bytes, human_percent, human_rate
 
 SCALING_HEADINGS = (
     "processes x threads", "tokens/s", "speedup", "expected", "efficiency", "memory per process", "aggregation",
@@ -34,7 +35,8 @@ def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
     if not scatter:
         return [*blocks, Paragraph("No roofline: the peak or the memory bandwidth of the machine is unknown.")]
     roof = _roof(next(run for run in runs if _points(run)), scatter)
-    chart = Chart("Roofline", "FLOPs per byte moved", "GFLOP/s", [roof, *scatter], is_logarithmic=True)
+    both = {"x_is_logarithmic": True, "y_is_logarithmic": True}
+    chart = Chart("Roofline", "FLOPs per byte moved", "GFLOP/s", [roof, *scatter], **both, is_wide=True)
     headings = ["stage", "FLOP/byte", "achieved", "attainable (bound by)", "of attainable"]
     return [*blocks, chart, Table(headings, rows)]
 
@@ -42,14 +44,16 @@ def flops_and_roofline(runs: Sequence[RunRecord]) -> list[Block]:
 def flops_table(work: Work, title: str = "matrix FLOPs of an update") -> Table:
     """Return the parameters and the FLOPs of an update by part and phase."""
     total = sum(work.phase_flops(phase) for phase in PHASES)
+    sums = [work.phase_flops(phase) for phase in PHASES]
+    unit, cells = in_one_unit([*(flops[phase] for flops in work.flops.values() for phase in PHASES), *sums], COUNTS)
+    figures = [cells[start : start + len(PHASES)] for start in range(0, len(cells), len(PHASES))]
     rows = []
-    for part, phases in work.flops.items():
-        parameters = human_count(work.counts.parameters[part])
-        cells = [human_count(phases[phase]) if phases[phase] else "·" for phase in PHASES]
-        rows.append([part, parameters, *cells, human_percent(100 * sum(phases.values()) / total)])
-    sums = [human_count(work.phase_flops(phase)) for phase in PHASES]
-    rows.append(["total", human_count(work.counts.num_parameters), *sums, "100%"])
-    return Table([title, "parameters", *PHASES, "share"], rows)
+    for (part, phases), row in zip(work.flops.items(), figures, strict=False):
+        known = [cell if phases[phase] else "·" for cell, phase in zip(row, PHASES, strict=True)]
+        parameters = f"{work.counts.parameters[part]:,}"
+        rows.append([part, parameters, *known, human_percent(100 * sum(phases.values()) / total)])
+    rows.append(["total", f"{work.counts.num_parameters:,}", *figures[-1], "100%"])
+    return Table([title, "parameters", *(f"{phase}, {unit}FLOP" for phase in PHASES), "share"], rows)
 
 
 def _points(run: RunRecord) -> list[Point]:
@@ -79,12 +83,11 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
         parts = run.environment.memory_parts
         total, peak = run.machine_memory_bytes, run.peak_memory_bytes
         if parts:
-            bars = [(name, float(size), human_bytes(size)) for name, size in parts.items()]
-            blocks.append(Bar(f"{run.name}: {human_bytes(sum(parts.values()))} by count", bars))
-        rows = [[name, human_bytes(size)] for name, size in (parts or {}).items()]
-        rows.append(["measured peak of the process", human_bytes(peak)])
-        rows.append(["memory of the machine", human_bytes(total)])
-        blocks.append(Table([run.name if len(runs) > 1 else "part", "bytes"], rows))
+            unit, cells = in_one_unit([*parts.values(), sum(parts.values())], SIZES)
+            rows = [(float(size), [name, cell]) for (name, size), cell in zip(parts.items(), cells, strict=False)]
+            blocks.append(Bar(f"{run.prefix}memory by count", ["part", unit], rows, ["total", cells[-1]]))
+        used = f"{run.prefix}{human_bytes(peak)} at the peak of the process, as measured"
+        blocks.append(Paragraph(f"{used}; the machine has {human_bytes(total)}."))
         if parts and total is not None:
             growing = parts.get("activations", 0) + parts.get("fragmentation", 0)
             blocks.append(Paragraph(_room(run, growing, 0.9 * total / run.num_processes - peak)))
@@ -102,7 +105,7 @@ def _room(run: RunRecord, growing: int, free: float) -> str:
     each = "" if run.num_processes == 1 else " for each process"
     return (
         f"Headroom{each}: {human_bytes(free)} below 90% of the machine's memory. That is enough for {use}sequences up"
-        f" to {factor:,.1f} times as long."
+        f" to {factor:,.{0 if factor >= 10 else 1}f} times as long."
     )
 
 

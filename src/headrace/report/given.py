@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.report.blocks import Block, Table
+from headrace.report.comparison import all_values
 from headrace.report.read import RunRecord
 from headrace.units import UNKNOWN, human_bytes, human_rate
 
@@ -48,14 +49,8 @@ def _corpus_facts(run: RunRecord) -> dict[str, str]:
 
 
 def configuration(runs: Sequence[RunRecord]) -> list[Block]:
-    """Show machines and configurations; values that differ between runs come first."""
-    configs = [run.config.model_dump() for run in runs]
-    rows = [
-        [f"{section}.{key}", *(str(config[section][key]) for config in configs)]
-        for section, values in sorted(configs[0].items())
-        for key in sorted(values)
-    ]
-    rows.sort(key=lambda row: len(set(row[1:])) == 1)
+    """Show machines and configurations."""
+    rows = [[key, *values] for key, values in all_values(runs)]
     machine = [
         [name, *(_known(getattr(run.environment, name)) for run in runs)]
         for name in ("processor", "cores", "threads", "platform", "python")

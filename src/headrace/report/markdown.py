@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import singledispatch
 
-from headrace.report.blocks import Bar, Block, Chart, Paragraph, Pipeline, Quote, Section, Table, Tiles
+from headrace.report.blocks import Bar, Block, Chart, Command, Paragraph, Pipeline, Quote, Section, Table, Tiles
 from headrace.report.progress import thin
 
 CHART_ROWS = 8
@@ -68,7 +68,8 @@ def _(block: Chart) -> str:
 
 @render.register
 def _(block: Bar) -> str:
-    return table([block.title, ""], [[name, label] for name, _, label in block.parts])
+    rows = [row for _, row in block.rows]
+    return f"{plain(block.title)}:\n\n{table(block.headings, [*rows, block.total] if block.total else rows)}"
 
 
 @render.register
@@ -82,6 +83,16 @@ def _(block: Pipeline) -> str:
 
 @render.register
 def _(block: Quote) -> str:
-    longest = max((len(run) for run in re.findall(r"`+", block.text)), default=0)
+    return f"{plain(block.label)}:\n\n{_fenced(block.text, 'text')}"
+
+
+@render.register
+def _(block: Command) -> str:
+    return f"{plain(block.purpose)}:\n\n{_fenced(block.line, 'sh')}"
+
+
+def _fenced(text: str, language: str) -> str:
+    """Return text as a block of code, whatever is in it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{plain(block.label)}:\n\n{fence}text\n{block.text}\n{fence}"
+    return f"{fence}{language}\n{text}\n{fence}"

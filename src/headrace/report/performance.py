@@ -1,69 +1,61 @@
-"""Sections on speed: the main figures, the bottleneck, the pipeline, and the time of each stage."""
+"""Sections on speed: what limited a run, where its time went, and the pipeline from text to update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from headrace.perf import speed
-from headrace.report.blocks import Bar, Block, Paragraph, Pipeline, Station, Table, Tiles
+from headrace.report.blocks import Bar, Block, Paragraph, Pipeline, Station
+from headrace.report.columns import TIMES, in_one_unit
 from headrace.report.read import RunRecord
 from headrace.stages import COMPUTING, PAUSES, Stage
-from headrace.units import UNKNOWN, human_bytes, human_count, human_percent, human_rate, human_time
-
-
-def performance(runs: Sequence[RunRecord]) -> list[Block]:
-    """Show the main figures at a glance."""
-    return _for_each(runs, lambda run: Tiles(_tiles(run)))
-
-
-def _for_each(runs: Sequence[RunRecord], make: Callable[[RunRecord], Block]) -> list[Block]:
-    """Return a block for each run, under its name if there are several."""
-    blocks: list[Block] = []
-    for run in runs:
-        if len(runs) > 1:
-            blocks.append(Paragraph(run.name, is_key=True))
-        blocks.append(make(run))
-    return blocks
-
-
-def _tiles(run: RunRecord) -> list[tuple[str, str, str]]:
-    wait, validation, bits = run.data_wait_percent, run.last("validation_loss"), run.last("validation_bits_per_byte")
-    rate = speed.tokens_per_second(run.tokens, run.elapsed_s)
-    cores = run.cpu_cores
-    return [
-        ("tokens/s", f"{rate:,.0f}", f"{human_count(run.tokens)} tokens in {human_time(run.elapsed_s)}"),
-        ("of measured peak", human_percent(run.percent_of_peak), f"peak {human_rate(run.peak_flops)}"),
-        ("training loss", _loss(run.last("loss")), f"{_loss(run.metrics[0].loss)} at the start"),
-        (
-            "validation loss",
-            UNKNOWN if validation is None else f"{validation:.4f}",
-            "" if bits is None else f"{bits:.3f} bits per byte",
-        ),
-        ("data wait", human_percent(wait), speed.data_wait_grade(wait)),
-        ("peak memory", human_bytes(run.peak_memory_bytes), f"of {human_bytes(run.machine_memory_bytes)}"),
-        ("processor", UNKNOWN if cores is None else f"{cores:.1f} cores", f"{run.training.threads} threads"),
-        ("parameters", human_count(run.work.counts.num_parameters), f"{run.metrics[-1].step:,} steps"),
-    ]
-
-
-def _loss(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.4f}"
+from headrace.units import UNKNOWN, human_bytes, human_count, human_time, plural
 
 
 def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
-    """Name what takes most of the time, with evidence and remedy."""
+    """Name what takes most of the time, with evidence and remedy, and show the time of every stage."""
     blocks: list[Block] = []
     for run in runs:
         found = run.bottleneck
-        name = f"{run.name}: {found.name}" if len(runs) > 1 else found.name.capitalize()
+        name = f"{run.prefix}{found.name}" if run.prefix else found.name.capitalize()
         evidence = found.evidence[0].upper() + found.evidence[1:]
-        blocks += [Paragraph(f"{name}.", is_key=True), Paragraph(f"{evidence}. {found.remedy}")]
+        blocks += [Paragraph(f"{name}.", is_key=True), Paragraph(f"{evidence}. {found.remedy}"), _time_breakdown(run)]
     return blocks
+
+
+def _time_breakdown(run: RunRecord) -> Bar:
+    """Return the time of each stage per step, per epoch and in total."""
+    per_epoch = run.steps_per_epoch
+    seconds = [*(share.seconds for share in run.shares), run.elapsed_s]
+    step_unit, per_step = in_one_unit([value / len(run.metrics) for value in seconds], TIMES)
+    total_unit, totals = in_one_unit(seconds, TIMES)
+    headings, columns = ["stage", "share", f"{step_unit} per step"], [per_step]
+    if per_epoch is not None:
+        unit, epochs = in_one_unit([value / len(run.metrics) * per_epoch for value in seconds], TIMES)
+        headings.append(f"{unit} per epoch")
+        columns.append(epochs)
+    columns.append(totals)
+    cells = [
+        [name, f"{percent:.1f}%", *figures]
+        for name, percent, *figures in zip(
+            [*(share.stage for share in run.shares), "total"],
+            [*(share.percent for share in run.shares), 100.0],
+            *columns,
+            strict=True,
+        )
+    ]
+    rows = [(share.seconds, row) for share, row in zip(run.shares, cells[:-1], strict=True)]
+    title = f"{run.prefix}{human_time(run.elapsed_s)} by stage"
+    return Bar(title, [*headings, f"{total_unit} in total"], rows, cells[-1])
 
 
 def pipeline(runs: Sequence[RunRecord]) -> list[Block]:
     """Show the stages from text to update, and mark the slow one."""
-    return _for_each(runs, lambda run: Pipeline(_stages(run)))
+    blocks: list[Block] = []
+    for run in runs:
+        if len(runs) > 1:
+            blocks.append(Paragraph(run.name, is_key=True))
+        blocks.append(Pipeline(_stages(run)))
+    return blocks
 
 
 def _stages(run: RunRecord) -> list[Station]:
@@ -76,28 +68,22 @@ def _stages(run: RunRecord) -> list[Station]:
     if corpus:
         text = [("text", human_bytes(corpus.bytes)), ("documents", f"{corpus.documents:,}")]
         tokens = [("tokens", human_count(corpus.tokens)), ("bytes per token", f"{corpus.bytes_per_token:.2f}")]
-    queue = [
-        ("depth", f"{sum(depths) / len(depths):.1f} of {last.queue_limit}" if depths else UNKNOWN),
+    loader = [
+        ("workers", plural(data.num_workers, "thread")),
+        ("processor", UNKNOWN if loader_cpu is None else f"{loader_cpu:.2f} s in total"),
+        ("batches ready", f"{sum(depths) / len(depths):.1f} of {last.queue_limit}" if depths else UNKNOWN),
         ("buffer", human_bytes(last.buffered_bytes)),
-        ("wait", human_percent(run.data_wait_percent)),
     ]
     computing = sum(per_step.get(stage, 0.0) for stage in COMPUTING)
     evaluated = run.steps_between(Stage.EVALUATION)
     return [
         Station("Corpus", text),
         Station("Tokenizer", [("kind", data.tokenizer), *tokens]),
-        Station(
-            "Workers",
-            [
-                ("threads", str(data.num_workers)),
-                ("processor", UNKNOWN if loader_cpu is None else f"{loader_cpu:.2f} s in total"),
-            ],
-        ),
-        Station("Queue", queue, slow == Stage.DATA_WAIT),
+        Station("Loader", loader, slow == Stage.DATA_WAIT),
         Station(
             "Forward and backward",
             [
-                ("micro-batches", f"{run.num_micro_batches}, of {run.training.micro_batch_size} sequences"),
+                ("micro-batches", f"{run.num_micro_batches} x {plural(run.training.micro_batch_size, 'sequence')}"),
                 ("per step", _milliseconds(computing)),
             ],
             slow.startswith("computing"),
@@ -108,7 +94,7 @@ def _stages(run: RunRecord) -> list[Station]:
             slow == Stage.OPTIMIZER,
         ),
         Station(
-            "Evaluation, checkpoints",
+            "Evaluation and saving",
             [
                 ("per step", _milliseconds(sum(per_step.get(stage, 0.0) for stage in PAUSES))),
                 ("evaluated", "never" if evaluated is None else f"every {evaluated:,} steps"),
@@ -116,25 +102,6 @@ def _stages(run: RunRecord) -> list[Station]:
             slow in PAUSES,
         ),
     ]
-
-
-def time_breakdown(runs: Sequence[RunRecord]) -> list[Block]:
-    """Show the time of each stage per step, per epoch and in total."""
-    blocks: list[Block] = []
-    for run in runs:
-        parts = [(share.stage, share.seconds, f"{share.percent:.1f}%") for share in run.shares]
-        blocks.append(Bar(f"{run.name}: {human_time(run.elapsed_s)}", parts))
-        per_epoch = run.steps_per_epoch
-        rows = []
-        for share in run.shares:
-            mean = share.seconds / len(run.metrics)
-            epoch = UNKNOWN if per_epoch is None else human_time(mean * per_epoch)
-            rows.append([share.stage, _milliseconds(mean), epoch, f"{share.seconds:,.2f} s", f"{share.percent:.1f}%"])
-        total = run.elapsed_s / len(run.metrics)
-        whole = UNKNOWN if per_epoch is None else human_time(total * per_epoch)
-        rows.append(["total", _milliseconds(total), whole, f"{run.elapsed_s:,.2f} s", "100.0%"])
-        blocks.append(Table(["stage", "per step", "per epoch", "total", "share"], rows))
-    return blocks
 
 
 def _milliseconds(seconds: float) -> str:

@@ -1,17 +1,21 @@
-"""Sections on the progress of a run: loss, throughput, data wait, processor use, samples."""
+"""Sections on the progress of a run: loss, throughput, data wait, processor use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from headrace.perf import speed
-from headrace.report.blocks import Block, Chart, Paragraph, Quote, Series, Table
+from headrace.report.blocks import Block, Chart, Paragraph, Series, Table
+from headrace.report.columns import TIMES, in_one_unit
 from headrace.report.read import RunRecord
 from headrace.run.records import StepRecord
-from headrace.units import human_percent, human_time, plural
+from headrace.units import human_percent, plural
 
 MAX_POINTS = 160
 TABLE_ROWS = 12
+FAR_LONGER = 4
+"""How many times longer than another a run is, when lines of both do not fit on one linear axis."""
 
 Value = Callable[[RunRecord, StepRecord], float | None]
 
@@ -27,32 +31,63 @@ def thin(points: Sequence[tuple[float, float]], most: int = MAX_POINTS) -> list[
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
 
 
-def over_steps(
-    runs: Sequence[RunRecord], title: str, label: str, value: Value, suffix: str = "", starts_at_zero: bool = True
-) -> Chart:
+@dataclass(frozen=True)
+class Axis:
+    """What charts over the course of runs have from left to right."""
+
+    label: str
+    place: Callable[[StepRecord], float]
+    is_logarithmic: bool
+
+
+def course(runs: Sequence[RunRecord]) -> Axis:
+    """Return steps, or tokens where runs have updates of different size.
+
+    The axis is logarithmic where one run is far longer than another, which would else be crushed at its left end.
+    """
+    by_tokens = len({run.training.tokens_per_update for run in runs}) > 1
+    lengths = [run.tokens if by_tokens else run.metrics[-1].step for run in runs]
+    is_logarithmic = max(lengths) > FAR_LONGER * min(lengths)
+    if by_tokens:
+        return Axis("tokens", lambda line: float(line.tokens), is_logarithmic)
+    return Axis("step", lambda line: float(line.step), is_logarithmic)
+
+
+def over_course(runs: Sequence[RunRecord], title: str, label: str, value: Value) -> Chart:
     """Return a chart with one line for each run."""
+    axis = course(runs)
     lines = []
-    for run in runs:
-        points = [(float(line.step), y) for line in run.metrics if (y := value(run, line)) is not None]
-        lines.append(Series(f"{run.name}{suffix}", thin(points)))
-    return Chart(title, "step", label, [line for line in lines if line.points], starts_at_zero=starts_at_zero)
+    for number, run in enumerate(runs):
+        points = [(axis.place(line), y) for line in run.metrics if (y := value(run, line)) is not None]
+        lines.append(Series(run.name, thin(points), colour=number))
+    drawn = [line for line in lines if line.points]
+    return Chart(title, axis.label, label, drawn, axis.is_logarithmic, starts_at_zero=True)
 
 
 def loss_progression(runs: Sequence[RunRecord]) -> list[Block]:
-    """Show loss, throughput, learning rate and gradient norm over steps."""
-    loss = over_steps(runs, "Loss", "nats per token", lambda _, line: line.loss, ", training", False)
-    validation = over_steps(runs, "", "", lambda _, line: line.validation_loss, ", validation")
-    both = Chart(loss.title, loss.x_label, loss.y_label, [*loss.series, *validation.series])
-    rate = over_steps(runs, "Learning rate", "", lambda _, line: line.learning_rate)
-    throughput = over_steps(runs, "Throughput", "tokens/s while training", _training_rate)
-    norm = over_steps(runs, "Gradient norm", "", lambda _, line: None if line.skipped else line.gradient_norm)
-    skipped = [(run.name, sum(line.skipped for line in run.metrics)) for run in runs]
+    """Show the loss of training and validation."""
+    axis = course(runs)
+    lines: list[Series] = []
+    for number, run in enumerate(runs):
+        smoothed = thin([(axis.place(line), loss) for line, loss in run.smoothed_losses])
+        validation = thin([(axis.place(line), loss) for line, loss in run.evaluations])
+        if len(runs) > 1:
+            lines.append(Series(f"{run.name}, training", smoothed, colour=number))
+            lines.append(Series(f"{run.name}, validation", validation, colour=number, look="dashed"))
+        else:
+            single = [(axis.place(line), line.loss) for line in run.metrics if line.loss is not None]
+            lines.append(Series("training, single batches", thin(single), colour=0, look="faint"))
+            lines.append(Series("training, smoothed", smoothed, colour=0))
+            lines.append(Series("validation", validation, colour=1))
+    drawn = [line for line in lines if line.points]
+    chart = Chart("Training and validation", axis.label, "nats per token", drawn, axis.is_logarithmic, is_wide=True)
+    skipped = [(run.prefix, sum(line.skipped for line in run.metrics)) for run in runs]
     notes = [
-        Paragraph(f"{name}: {plural(number, 'update')} skipped because the loss or gradient was not finite.")
-        for name, number in skipped
+        Paragraph(f"{prefix}{plural(number, 'update')} skipped because the loss or gradient was not finite.")
+        for prefix, number in skipped
         if number
     ]
-    return [both, throughput, rate, norm, *notes]
+    return [chart, *notes]
 
 
 def _training_rate(run: RunRecord, line: StepRecord) -> float:
@@ -63,64 +98,66 @@ def _training_rate(run: RunRecord, line: StepRecord) -> float:
 def data_wait(runs: Sequence[RunRecord]) -> list[Block]:
     """Show and grade the share of each step that was spent waiting for its batch."""
     grades = [
-        Paragraph(f"{run.name}: {human_percent(wait)} of a step (median), {speed.data_wait_grade(wait)}.", is_key=True)
+        Paragraph(f"{run.prefix}{human_percent(wait)} of a step (median), {speed.data_wait_grade(wait)}.", is_key=True)
         for run in runs
         for wait in [run.data_wait_percent]
     ]
-    depth = over_steps(runs, "Batches ready", "batches", lambda _, line: line.queue_depth)
-    return [*grades, over_steps(runs, "Data wait", "% of the step", lambda _, line: line.data_wait_percent), depth]
+    depth = over_course(runs, "Batches ready", "batches", lambda _, line: line.queue_depth)
+    return [*grades, over_course(runs, "Data wait", "% of the step", lambda _, line: line.data_wait_percent), depth]
 
 
-def cpu_use(runs: Sequence[RunRecord]) -> list[Block]:
-    """Show the cores that were busy, over steps and on average."""
+def throughput(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show the tokens per second and the busy cores, over the course of the runs."""
+    axis = course(runs)
     lines = []
-    for run in runs:
-        points = [(float(step), cpu_s / max(elapsed_s, 1e-3)) for step, cpu_s, elapsed_s in run.cpu_intervals]
+    for number, run in enumerate(runs):
+        steps = {line.step: line for line in run.metrics}
+        points = [
+            (axis.place(steps[step]), cpu_s / max(elapsed_s, 1e-3)) for step, cpu_s, elapsed_s in run.cpu_intervals
+        ]
         if points:
-            lines.append(Series(run.name, thin(points, 60)))
+            lines.append(Series(run.name, thin(points, 60), colour=number))
+    cores = Chart("Processor use", axis.label, "cores", lines, axis.is_logarithmic, starts_at_zero=True)
+    rate = over_course(runs, "Throughput", "tokens/s while training", _training_rate)
     means = [
-        Paragraph(f"{run.name}: {'unknown' if run.cpu_cores is None else f'{run.cpu_cores:.2f}'} cores on average.")
+        Paragraph(f"{run.prefix}{'unknown' if run.cpu_cores is None else f'{run.cpu_cores:.2f}'} cores on average.")
         for run in runs
     ]
-    return [*means, Chart("Processor use", "step", "cores", lines, starts_at_zero=True)] if lines else [*means]
+    return [*means, rate, *([cores] if lines else [])]
 
 
-def loss_table(runs: Sequence[RunRecord]) -> list[Block]:
-    """Show losses in figures, at some evaluations and by source."""
-    blocks: list[Block] = []
+def training_figures(runs: Sequence[RunRecord]) -> list[Block]:
+    """Show losses in figures, at some evaluations and by source, with learning rate and gradient norm."""
+    rate = over_course(runs, "Learning rate", "", lambda _, line: line.learning_rate)
+    norm = over_course(runs, "Gradient norm", "", lambda _, line: None if line.skipped else line.gradient_norm)
+    blocks: list[Block] = [rate, norm]
     for run in runs:
-        evaluated = [line for line in run.metrics if line.validation_loss is not None]
-        chosen = evaluated or run.metrics
-        every = -(-len(chosen) // TABLE_ROWS)
-        lines = [run.metrics[0], *chosen[every - 1 :: every], chosen[-1]]
-        rows = [_row(line) for number, line in enumerate(lines) if number == 0 or line is not lines[number - 1]]
-        headings = ["step", "time", "training loss", "validation", "bits per byte", "learning rate", "tokens/s"]
-        blocks.append(Table([f"{run.name}: step" if len(runs) > 1 else "step", *headings[1:]], rows))
+        blocks.append(_loss_table(run))
         by_source: dict[str, float | None] = run.last("validation_loss_by_source") or {}
         if by_source:
-            losses = [[name, "none" if loss is None else f"{loss:.4f}"] for name, loss in by_source.items()]
-            blocks.append(Table([f"{run.name}: source" if len(runs) > 1 else "source", "validation"], losses))
+            losses = [[name, "none" if loss is None else f"{loss:.3f}"] for name, loss in by_source.items()]
+            blocks.append(Table([f"{run.prefix}source", "validation loss"], losses))
     return blocks
 
 
-def _row(line: StepRecord) -> list[str]:
-    validation, bits = line.validation_loss, line.validation_bits_per_byte
-    return [
-        f"{line.step:,}",
-        human_time(line.elapsed_s),
-        "not finite" if line.loss is None else f"{line.loss:.4f}",
-        "" if validation is None else f"{validation:.4f}",
-        "" if bits is None else f"{bits:.3f}",
-        f"{line.learning_rate:.2e}",
-        "" if line.tokens_per_second is None else f"{line.tokens_per_second:,.0f}",
+def _loss_table(run: RunRecord) -> Table:
+    """Return the figures of the first step and of some evaluations."""
+    chosen = [line for line, _ in run.evaluations] or run.metrics
+    every = -(-len(chosen) // TABLE_ROWS)
+    by_step = {line.step: line for line in (run.metrics[0], *chosen[every - 1 :: every], chosen[-1])}
+    unit, times = in_one_unit([line.elapsed_s for line in by_step.values()], TIMES)
+    smoothed = {line.step: f"{loss:.3f}" for line, loss in run.smoothed_losses}
+    rows = [
+        [
+            f"step {line.step:,}",
+            time,
+            smoothed.get(line.step, "not finite"),
+            "" if line.validation_loss is None else f"{line.validation_loss:.3f}",
+            "" if line.validation_bits_per_byte is None else f"{line.validation_bits_per_byte:.3f}",
+            f"{line.learning_rate:.2e}",
+            "" if line.tokens_per_second is None else f"{line.tokens_per_second:,.0f}",
+        ]
+        for line, time in zip(by_step.values(), times, strict=True)
     ]
-
-
-def samples(runs: Sequence[RunRecord]) -> list[Block]:
-    """Quote the first and the last sample of each run."""
-    blocks: list[Block] = []
-    for run in runs:
-        chosen = run.samples[:1] + run.samples[1:][-1:]
-        for (step, text), when in zip(chosen, ("before", "after"), strict=False):
-            blocks.append(Quote(f"{run.name}, {when}: step {step:,}", text))
-    return blocks or [Paragraph("No samples were written.")]
+    headings = [f"time, {unit}", "training loss, smoothed", "validation loss", "bits per byte", "learning rate"]
+    return Table([run.prefix.removesuffix(": "), *headings, "tokens/s so far"], rows)

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from headrace.data.explain.ledger import Ledger
 from headrace.errors import CheckpointError, ReportError
 from headrace.perf import breakdown, flops, speed
+from headrace.perf.smoothing import SmoothedLoss
 from headrace.run.config import SECTIONS, Config
 from headrace.run.directory import RunFolder, read_environment, read_json, read_run_config, read_samples, read_steps
 from headrace.run.records import CorpusRecord, Environment, Run, StepRecord, TuningRecord
@@ -45,6 +46,10 @@ class RunRecord:
     """What `headrace tune --run` measured."""
     samples: list[tuple[int, str]]
     notes: list[str] = field(default_factory=list)
+    prefix: str = ""
+    """What stands before a sentence about this run, if the report is about several; else empty."""
+    is_running: bool = False
+    """Whether a living process trains here."""
 
     @property
     def training(self) -> TrainingConfig:
@@ -75,6 +80,22 @@ class RunRecord:
             for stage, value in record.seconds.items():
                 totals[stage] = totals.get(stage, 0.0) + value
         return totals
+
+    @cached_property
+    def smoothed_losses(self) -> list[tuple[StepRecord, float]]:
+        """Return the steps that have a loss, and the training loss averaged over the updates before each."""
+        smoothed = SmoothedLoss()
+        return [(record, smoothed.add(record.loss)) for record in self.metrics if record.loss is not None]
+
+    @property
+    def training_loss(self) -> float | None:
+        """Return the training loss, averaged over the newest updates; None if no update had one."""
+        return self.smoothed_losses[-1][1] if self.smoothed_losses else None
+
+    @cached_property
+    def evaluations(self) -> list[tuple[StepRecord, float]]:
+        """Return the steps that were evaluated, and their validation losses."""
+        return [(record, record.validation_loss) for record in self.metrics if record.validation_loss is not None]
 
     @cached_property
     def shares(self) -> list[breakdown.Share]:
@@ -167,7 +188,8 @@ def read_run(folder: Path) -> RunRecord:
     _check_version(environment, notes)
     config = _read_config(folder, environment)
     summary = _read_part(folder / "summary.json", Run, notes)
-    if RunFolder(str(folder)).is_in_use:
+    is_running = RunFolder(str(folder)).is_in_use
+    if is_running:
         notes.append(f"still running: everything here is so far, at step {metrics[-1].step:,}")
     elif summary is None:
         notes.append(f"did not end by itself: everything here is up to step {metrics[-1].step:,}")
@@ -183,6 +205,7 @@ def read_run(folder: Path) -> RunRecord:
         tuning=_read_part(folder / "tune.json", TuningRecord, notes),
         samples=read_samples(folder / "samples.txt"),
         notes=notes,
+        is_running=is_running,
     )
 
 

@@ -1,18 +1,20 @@
-"""The section on what would make a run faster: measured gains, then predicted ones."""
+"""The section on what to do next: commands to go on with, and what would make a run faster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 
-from headrace.perf.advice import advise
-from headrace.report.blocks import Block, Paragraph, Table
+from headrace.perf.advice import Advice, advise
+from headrace.report.blocks import Block, Command, Paragraph, Table
 from headrace.report.read import RunRecord
+from headrace.report.story import losses_fall
 from headrace.run.records import FindingRecord
 from headrace.stages import PAUSES
 
 
 def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
-    """List what to try: measured gains before predicted ones, each by its size."""
+    """Give commands to go on with, and list what would make runs faster: measured gains first, each by its size."""
     measured: list[tuple[float, list[str]]] = []
     predicted: list[tuple[float, list[str]]] = []
     for run in runs:
@@ -20,14 +22,47 @@ def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
         measured += [(gain, [*name, *row]) for gain, row in _measured_gains(run)]
         predicted += [(gain, [*name, *row]) for gain, row in _predicted_gains(run)]
     rows = [row for part in (measured, predicted) for _, row in sorted(part, key=lambda one: -one[0])]
+    commands: list[Block] = [command for run in runs for command in _commands(run)]
     if not rows:
-        return [Paragraph("The breakdown of this run shows nothing that would gain more than 1%.")]
-    headings = ["try", "gain", "changes the result", "because"]
-    blocks: list[Block] = [Table([*(["run"] if len(runs) > 1 else []), *headings], rows)]
-    note = "Predicted gains come from the shares of the time, as upper bounds."
-    if any(run.tuning is None for run in runs):
-        note += " To measure gains, run: headrace tune --run RUN."
-    return [*blocks, Paragraph(note)]
+        return [*commands, Paragraph("The breakdown shows nothing that would make it more than 1% faster.")]
+    headings = [*(["run"] if len(runs) > 1 else []), "to be faster, try", "gain", "changes the result", "because"]
+    note = Paragraph("Predicted gains come from the shares of the time, as upper bounds.")
+    return [*commands, Table(headings, rows, is_prose=True), *([note] if predicted else [])]
+
+
+def _commands(run: RunRecord) -> Iterator[Command]:
+    """Yield commands that make sense after such a run."""
+    folder, of = shlex.quote(str(run.folder)), run.prefix
+    was_cut_short = run.summary is None or run.summary.was_stopped
+    if (run.folder / "checkpoints").is_dir():
+        yield Command(f"{of}Write text with it", f"headrace generate {folder} --prompt {shlex.quote(_prompt(run))}")
+    if run.is_running:
+        return
+    if was_cut_short:
+        yield Command(f"{of}Continue it where it stopped", f"headrace train --resume {folder}")
+    elif losses_fall(run) and (limits := _doubled_limits(run)):
+        longer = f"headrace train --resume {folder} {limits}"
+        yield Command(f"{of}Its loss was still falling: train twice as long", longer)
+    safe = [advice.setting for advice in _advice(run) if advice.setting and not advice.changes_result]
+    if safe:
+        safe += ["run.resume=false"] if run.config.run.resume else []
+        changed = f"headrace train {folder}/config.json {' '.join(safe)} --out {folder}-faster"
+        yield Command(f"{of}Train the same model in less time", changed)
+    if run.tuning is None:
+        yield Command(f"{of}Measure what would make it faster", f"headrace tune --run {folder}")
+
+
+def _doubled_limits(run: RunRecord) -> str:
+    """Return twice every limit that the run was given, as it is typed; empty if there is none."""
+    limits = {key: getattr(run.training, key) for key in ("max_steps", "max_minutes", "num_epochs")}
+    return " ".join(f"training.{key}={str(2 * value).removesuffix('.0')}" for key, value in limits.items() if value)
+
+
+def _prompt(run: RunRecord) -> str:
+    """Return the prompt of the run's samples, or else the first words of the newest."""
+    words = run.samples[-1][1].split()[:3] if run.samples else []
+    prompt = run.training.prompt or " ".join(words)
+    return "".join(filter(str.isprintable, prompt))  # it will be pasted into a terminal
 
 
 def _measured_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
@@ -49,8 +84,6 @@ def _measured_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
 
 def _predicted_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
     """Return a row for each gain that the breakdown predicts and nobody has measured."""
-    known = {key for found in _measured(run) for key in found.changes}
-    often: dict[str, int | None] = {stage: run.steps_between(stage) for stage in PAUSES}
     return [
         (
             advice.gain_percent,
@@ -61,9 +94,16 @@ def _predicted_gains(run: RunRecord) -> list[tuple[float, list[str]]]:
                 advice.why,
             ],
         )
-        for advice in advise(run.shares, run.percent_of_peak, run.training.model_dump(), often)
-        if advice.key not in known
+        for advice in _advice(run)
     ]
+
+
+def _advice(run: RunRecord) -> list[Advice]:
+    """Return what the breakdown suggests to try, without the keys that were measured already."""
+    known = {key for found in _measured(run) for key in found.changes}
+    often: dict[str, int | None] = {stage: run.steps_between(stage) for stage in PAUSES}
+    found = advise(run.shares, run.percent_of_peak, run.training.model_dump(), often)
+    return [advice for advice in found if advice.key not in known]
 
 
 def _measured(run: RunRecord) -> list[FindingRecord]:

@@ -16,7 +16,8 @@ SMALL_CORPUS_TOKENS = 100_000
 def corpus_facts(cache: Cache, config: Config, max_steps: int | None) -> dict[str, Any]:
     """Describe a corpus while it is being tokenised: counts so far, and estimates from them for the whole.
 
-    `tokens` is None before anything is tokenised; `epochs` also where the run has no limit in steps.
+    `tokens` and `epoch_tokens`, those of one training pass, are None before anything is tokenised; `epochs` also where
+    the run has no limit in steps.
     """
     noticed: Counter[str] = Counter()
     done_bytes = documents = tokens = 0
@@ -30,10 +31,11 @@ def corpus_facts(cache: Cache, config: Config, max_steps: int | None) -> dict[st
     total_bytes = cache.num_bytes
     expected = round(tokens * total_bytes / done_bytes) if done_bytes else None
     training = config.training
+    share = 1.0 if config.data.validation_sources else 1 - config.data.validation_fraction
+    epoch_tokens = expected * share if expected else None
     epochs = None
-    if expected and max_steps:
-        share = 1.0 if config.data.validation_sources else 1 - config.data.validation_fraction
-        epochs = round(max_steps * training.tokens_per_update / (expected * share), 3)
+    if epoch_tokens and max_steps:
+        epochs = round(max_steps * training.tokens_per_update / epoch_tokens, 3)
     return {
         "files": sum(segment.num_files for segment in cache.segments if segment.ordinal == 0),
         "bytes": total_bytes,
@@ -43,6 +45,7 @@ def corpus_facts(cache: Cache, config: Config, max_steps: int | None) -> dict[st
         "is_complete": cache.is_complete,
         "tokenizer": cache.tokenizer.spec,
         "vocab_size": cache.tokenizer.vocab_size,
+        "epoch_tokens": epoch_tokens,
         "epochs": epochs,
         "noticed": dict(noticed),
         "skipped": dict(cache.skipped),

@@ -47,6 +47,10 @@ class History:
 
     losses: list[float] = field(default_factory=list)
     """Losses of the updates that were not skipped."""
+    steps: list[int] = field(default_factory=list)
+    """Steps of these losses."""
+    validations: list[tuple[int, float]] = field(default_factory=list)
+    """Step and loss of every evaluation."""
     validation_loss: float | None = None
     """Newest validation loss."""
     validation_bits_per_byte: float | None = None
@@ -130,8 +134,10 @@ class RunFolder:
                 continue
             if record.loss is not None:
                 history.losses.append(record.loss)
+                history.steps.append(record.step)
             if record.validation_loss is not None:
                 history.validation_loss = record.validation_loss
+                history.validations.append((record.step, record.validation_loss))
                 history.validation_bits_per_byte = record.validation_bits_per_byte
         samples = [text for number, text in read_samples(self.path / "samples.txt") if number <= step]
         if samples:

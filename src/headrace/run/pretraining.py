@@ -17,7 +17,7 @@ from headrace.distributed.group import join
 from headrace.distributed.replicas import make_replica
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.device import best_device
-from headrace.machine.facts import environment
+from headrace.machine.facts import ProcessTimes, environment
 from headrace.models.counts import count
 from headrace.models.network import build
 from headrace.run.agreement import check_batch_size, check_same_config, check_same_corpus, check_sharding
@@ -55,6 +55,7 @@ class Pretraining:
         batches: BatchStream | None = None,
         activity: Activity = ignore,
     ) -> None:
+        self._began = ProcessTimes.now()
         self._given_batches = batches
         self.activity = activity
         """What is called with what begins; whoever shows the steps may put another in its place."""
@@ -115,7 +116,8 @@ class Pretraining:
         if saved is not None:
             check_resumable(config, saved)
         limits = Limits.from_config(config.training, self._steps_per_epoch())
-        self._max_steps = limits.steps
+        self.max_steps = limits.steps
+        """Steps at which the run ends; None where only time limits it."""
         position = saved.position if saved is not None else Position()
         self.counts = count(config.model, config.training.sequence_length)
         self.run = Run(folder=self.folder.path, parameters=self.counts.num_parameters)
@@ -226,7 +228,7 @@ class Pretraining:
         self.finished = f"{self.folder.path}: finished at step {position.step:,}; raise {key} to go on"
         summary = read_record(self.folder.path / "summary.json", Run)
         if summary is not None and summary.steps == position.step:
-            self.run = summary.model_copy(update={"folder": self.folder.path})
+            self.run = summary.model_copy(update={"folder": self.folder.path, "was_stopped": False})  # not this time
         else:
             self.folder.write_record("summary.json", self.run)
 
@@ -237,7 +239,7 @@ class Pretraining:
 
     def corpus(self) -> dict[str, Any]:
         """Describe what this run trains on, as far as it is known by now."""
-        return corpus_facts(self.loader.cache, self.config, self._max_steps)
+        return corpus_facts(self.loader.cache, self.config, self.max_steps)
 
     def _begin(self, doing: str) -> None:
         """Pass on what begins to whoever shows it now."""
@@ -253,11 +255,12 @@ class Pretraining:
         recorder = Recorder(self.folder, run, self.loader, self._hooks, self.group.world_size)
         if self.group.world_size == 1:  # several processes can only stop together, at the end of a step
             self.loader.call_while_waiting(self._stop_waiting)
+        run.prompts = self._evaluation.prompts
         if position.step == 0:
             self.activity("writing a sample before training")
             run.first_sample = self._evaluation.first_text(inf if self.config.training.evaluate_every else FIRST_TEXT_S)
             recorder.add_text(0, run.first_sample)
-        tally = Tally(run, self.counts.training_flops_per_token)
+        tally = Tally(run, self.counts.training_flops_per_token, self.history.losses, self._began)
         self.activity(f"computing step {position.step + 1:,}")
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():

@@ -43,6 +43,21 @@ class Measured:
 
 
 @dataclass
+class Projected:
+    """What the model of communication expects of a number of processes, one core each, that was not measured."""
+
+    processes: int
+    batch_size: int
+    """Sequences per update: the configured number, or the next one that the processes can divide."""
+    is_batch_grown: bool
+    """Whether the configured number cannot be divided."""
+    tokens_per_second: float
+    speedup: float
+    """Throughput relative to one core."""
+    efficiency_percent: float
+
+
+@dataclass
 class Scaling:
     """All measured divisions of the cores; also what `scale --json` prints."""
 
@@ -54,6 +69,8 @@ class Scaling:
     measured_at: str
     failures: list[str] = field(default_factory=list)
     """Divisions that could not be measured, and why."""
+    projected: list[Projected] = field(default_factory=list)
+    """Larger numbers of processes, as far as they were asked for."""
 
     @property
     def taken_percent(self) -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from bisect import insort
+from collections.abc import Sequence
 
 from headrace.machine.contention import ProcessorTime
-from headrace.machine.facts import cpu_seconds, peak_memory_bytes
+from headrace.machine.facts import ProcessTimes, cpu_seconds, peak_memory_bytes
 from headrace.perf import speed
+from headrace.perf.smoothing import SmoothedLoss
 from headrace.run.directory import History
 from headrace.run.records import Run
 from headrace.stages import PAUSES, UPDATING, Stage
@@ -23,6 +25,7 @@ def recall(run: Run, position: Position, history: History) -> None:
     run.skipped_steps, run.best_validation_loss = position.bad_steps, position.best_loss
     if history.losses:
         run.first_loss, run.train_loss = history.losses[0], history.losses[-1]
+        run.smoothed_loss = SmoothedLoss(history.losses).value
     run.validation_loss = history.validation_loss
     run.validation_bits_per_byte = history.validation_bits_per_byte
     run.first_sample, run.last_sample = history.first_sample, history.last_sample
@@ -31,8 +34,10 @@ def recall(run: Run, position: Position, history: History) -> None:
 class Tally:
     """Sums over the steps since a run was started or resumed, from which its summary is kept up to date."""
 
-    def __init__(self, run: Run, flops_per_token: float) -> None:
+    def __init__(self, run: Run, flops_per_token: float, losses: Sequence[float], began: ProcessTimes) -> None:
+        """`losses`: those of the updates before the run was resumed; `began`: when this session of it did."""
         self._run, self._flops_per_token = run, flops_per_token
+        self._smoothed, self._session_began = SmoothedLoss(losses), began
         self.peak_flops = 0.0
         """Measured peak of all processes; 0 while it is not known."""
         self._tokens_before, self._seconds_before = run.tokens, run.train_seconds
@@ -53,7 +58,7 @@ class Tally:
         run.skipped_steps, run.best_validation_loss = position.bad_steps, position.best_loss
         if not info.is_skipped:
             run.first_loss = info.loss if run.first_loss is None else run.first_loss
-            run.train_loss = info.loss
+            run.train_loss, run.smoothed_loss = info.loss, self._smoothed.add(info.loss)
         tokens = info.tokens - self._tokens_before
         working_s = sum(seconds.get(stage, 0.0) for stage in UPDATING)
         run.tokens_per_second = speed.tokens_per_second(tokens, info.elapsed_s - self._seconds_before)
@@ -74,5 +79,8 @@ class Tally:
         """Add what is known once the last step is done."""
         wall_s = time.perf_counter() - self._began
         self._run.seconds = {**self._seconds, Stage.OTHER: max(0.0, wall_s - sum(self._seconds.values()))}
+        passed = ProcessTimes.now().since(self._session_began)
+        self._run.elapsed_seconds = passed.wall_s
+        self._run.user_seconds, self._run.system_seconds = passed.user_s, passed.system_s
         self._run.peak_memory_bytes = peak_memory_bytes()
         self._run.cpu_cores = (cpu_seconds() - self._cpu_began) / max(wall_s, 1e-9)

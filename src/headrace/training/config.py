@@ -11,6 +11,7 @@ from headrace.sizes import Size
 MAX_STEPS = 10**15
 MAX_UPDATE_TOKENS = 1 << 30
 MAX_THREADS = 4096
+MAX_PROMPTS = 16
 
 
 class TrainingConfig(BaseModel):
@@ -83,8 +84,10 @@ class TrainingConfig(BaseModel):
     save_every: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Steps between checkpoints; 0: one a minute, fewer if waiting for them would take more than 1% of the run. The
     last is saved whatever this is."""
+    prompts: list[str] = Field(default_factory=list, max_length=MAX_PROMPTS)
+    """What samples begin with, one sample for each; empty: `prompt`, or else a few words of the validation text."""
     prompt: str = ""
-    """What samples begin with."""
+    """What the sample begins with, where `prompts` is empty."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Seed of weights, order and samples."""
 
@@ -92,6 +95,11 @@ class TrainingConfig(BaseModel):
     def sequence_length(self) -> int:
         """Tokens per sequence: what the key max_length is called everywhere but in configurations."""
         return self.max_length
+
+    @property
+    def given_prompts(self) -> list[str]:
+        """What samples begin with, as far as the configuration says it."""
+        return self.prompts or ([self.prompt] if self.prompt else [])
 
     @property
     def tokens_per_update(self) -> int:

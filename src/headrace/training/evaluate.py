@@ -62,6 +62,14 @@ class Evaluator:
             size = max(size, self._execution.micro_batch_size)
         self._execution = replace(execution, micro_batch_size=size)
 
+    def texts(self, num_rows: int) -> list[str]:
+        """Return the text of some rows, the same every time; special tokens and padding are left out."""
+        tokenizer = self._loader.cache.tokenizer
+        special = list(tokenizer.special_tokens.values())
+        batches = [sample.batch for sample in self._loader.sample(PROBE_TOKENS) if sample.batch is not None]
+        rows = [row for batch in batches for row in batch.inputs[:num_rows]]
+        return [tokenizer.decode(row[~np.isin(row, special)]) for row in rows[:num_rows]]
+
     def count(self, max_tokens: int) -> int:
         """Return the number of tokens that are predicted in an evaluation on about `max_tokens` (0: all)."""
         return sum(sample.batch.num_tokens for sample in self._draw(max_tokens) if sample.batch is not None)

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import display
+from headrace.cli import cache_view, display
 from headrace.cli.arguments import AsJson
 from headrace.cli.keys import describe_key
+from headrace.cli.tokenising import build_progress
 from headrace.data.cache.cache import Cache
 from headrace.data.config import SOURCE_OPTIONS, DataConfig
 from headrace.data.corpus.sources import DocumentKind, InvalidUtf8, MalformedLines, as_sources, standard_library
@@ -51,6 +52,7 @@ def prepare(
     text_field: Annotated[str | None, _key("text_field")] = None,
     invalid_utf8: Annotated[InvalidUtf8 | None, _key("invalid_utf8")] = None,
     malformed_lines: Annotated[MalformedLines | None, _key("malformed_lines")] = None,
+    as_plain_text: Annotated[bool | None, _key("as_plain_text")] = None,
     max_expansion: Annotated[int | None, _key("max_expansion")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads that tokenise. Default: one per core.")] = None,
     memory_budget: Annotated[
@@ -72,11 +74,12 @@ def prepare(
         "text_field": text_field,
         "invalid_utf8": invalid_utf8,
         "malformed_lines": malformed_lines,
+        "as_plain_text": as_plain_text,
         "max_expansion": max_expansion,
         "memory_budget": memory_budget,
     }
     paths, data = _data_config(paths or [], {name: value for name, value in options.items() if value is not None})
-    with display.build_progress() as show:
+    with build_progress() as show:
         summary = prepare_corpus(
             data.apply_options(as_sources(paths or standard_library())),
             data.tokenizer,
@@ -88,7 +91,7 @@ def prepare(
             activity=show.begin,
         )
     summary["build"] = show.summary()
-    display.show_description(summary)
+    cache_view.show_description(summary)
     _finish(summary, as_json)
 
 
@@ -118,17 +121,17 @@ def inspect(
             problems = cache.verify()
         result["verified"] = not problems
         result["problems"] = problems
-        display.show_verification(cache, problems)
+        cache_view.show_verification(cache, problems)
     if step is not None:
         options: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed}
         options |= {"shuffle": shuffle, "packing": packing, "split": split, "validation_fraction": validation_fraction}
         options["weights"] = _parse_weights(weights)
         result["step"] = step
         result["rows"] = explain_step(cache, step, **options)
-        display.show_rows(step, result["rows"])
+        cache_view.show_rows(step, result["rows"])
     if not verify and step is None:
         result = describe(cache, sequence_length, packing)
-        display.show_description(result)
+        cache_view.show_description(result)
     _finish(result, as_json)
     if result.get("problems"):
         raise typer.Exit(1)

@@ -10,14 +10,12 @@ import typer
 from rich.markup import escape
 
 from headrace.cli import display
-from headrace.cli.arguments import AsJson
+from headrace.cli.arguments import LAST_RUN, AsJson, Runs
 from headrace.jobs.report import write_report
 
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are shown in one page.")
-    ],
+    runs: Runs = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Write Markdown instead of HTML.")] = False,
     out: Annotated[
         Path | None,
@@ -25,7 +23,8 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page about a run. It shows where time and memory went, and what would make the run faster."""
+    """Write a page about a run: how good it got, where time and memory went, and what would make it faster."""
+    runs = runs or [LAST_RUN]
     path = write_report(runs, markdown, out)
     display.out.print(f"{escape(str(path))}")
     if as_json:

@@ -6,44 +6,76 @@ import json
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.arguments import Arguments, AsJson, ConfigFile, Preset
 from headrace.cli.layers import gather
+from headrace.errors import UsageError
 from headrace.instruments.scaling import Way, describe_disturbance
 from headrace.jobs.scale import scale as measure
 from headrace.machine.contention import is_disturbed
 from headrace.run.remembered_scaling import Scaling
-from headrace.units import human_bytes
+from headrace.units import human_bytes, plural
 
-HEADINGS = ("", "tokens/s", "speedup", "expected", "efficiency", "memory", "cores", "waiting")
-PLOT_WIDTH = 40
+HEADINGS = ("", "tokens/s", "speedup", "expected", "of ideal", "memory", "busy", "waiting")
+PLOT_WIDTH, NAME_WIDTH = 40, 20
+MOST_PROCESSES = 100_000
 
 
 def scale(
     arguments: Arguments = None,
+    config: ConfigFile = None,
     preset: Preset = "",
     cores: Annotated[
         int, typer.Option(min=0, show_default=False, help="The largest number of cores to try. Default: all.")
     ] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Updates per measurement.")] = 2,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each combination of processes and threads.")] = 3,
+    project: Annotated[
+        str, typer.Option(metavar="N,N...", help="Numbers of processes to compute the speedup of, such as 4,8,64.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Measure the speedup of more cores. It is measured by threads and by processes; `run.processes=auto` uses it."""
-    config = gather(arguments or [], preset, None, None).build()
+    projected = _numbers(project)
+    layers = gather(arguments or [], preset, None, None, config)
     with display.spinner(f"Measuring threads and processes, {repeats} times each"):
-        result = measure(config, cores, steps, repeats)
+        result = measure(layers.build(), cores, steps, repeats, projected)
     show_scaling(result)
     if as_json:
         typer.echo(json.dumps(result.as_json()))
 
 
+def _numbers(text: str) -> list[int]:
+    """Read numbers of processes, separated by commas."""
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(part.isascii() and part.isdigit() and 1 <= int(part[:9]) <= MOST_PROCESSES for part in parts):
+        raise UsageError(f"--project {text[:80]}: write numbers of processes with commas between them, such as 4,8,64")
+    return sorted({int(part) for part in parts})
+
+
 def show_scaling(result: Scaling) -> None:
-    """Print a table, bars, and the fastest combination of processes and threads."""
-    table = Table(box=None, padding=(0, 1))
+    """Print the fastest combination of processes and threads first, then all of them as a table and as bars."""
+    best = result.best
+    display.say_markup(
+        f"[bold]best: {_name(Way(best.processes, best.threads))}[/], {best.tokens_per_second:,.0f} tokens/s,"
+        f" {best.speedup:.2f} times one core"
+    )
+    if is_disturbed(result.taken_percent):
+        display.say_markup(f"[yellow]disturbed:[/] {describe_disturbance(result)}")
+    for failure in result.failures:
+        display.say(f"failed: {failure}", display.out)
+    display.out.print()
+    display.out.print(_table(result), soft_wrap=False)
+    display.out.print()
+    _show_bars(result)
+    display.out.print()
+    _show_legend(result)
+
+
+def _table(result: Scaling) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for way in result.measured:
@@ -57,30 +89,51 @@ def show_scaling(result: Scaling) -> None:
             f"{way.cpu_cores:.1f}",
             "" if way.aggregation_percent is None else f"{way.aggregation_percent:.1f}%",
         )
-    display.out.print(table)
-    for failure in result.failures:
-        display.out.print(f"[red]failed:[/] {escape(failure)}")
-    if is_disturbed(result.taken_percent):
-        display.out.print(f"[yellow]disturbed:[/] {describe_disturbance(result)}")
-    best = result.best
-    for way in result.measured:
-        bar = "█" * round(PLOT_WIDTH * way.tokens_per_second / best.tokens_per_second)
-        display.out.print(f"{_name(Way(way.processes, way.threads)):>24} [cyan]{bar}[/]")
-    display.out.print(f"[bold]best:[/] {_name(Way(best.processes, best.threads))}")
-    display.out.print(
-        "[dim]speedup: over one core; memory: of each process; cores: processor time over wall time; waiting: share of"
-        " the time spent waiting for gradients[/]"
-    )
-    if result.all_reduce_bytes_per_second is not None:
-        rate = human_bytes(result.all_reduce_bytes_per_second)
-        display.out.print(
-            f"[dim]expected: computed from the update on one core and from averaging gradients at {rate}/s[/]"
+    for row in result.projected:
+        figures = (f"{row.tokens_per_second:,.0f}", f"{row.speedup:.2f}", "", f"{row.efficiency_percent:.0f}%")
+        table.add_row(_projected_name(row.processes), *figures, "projected", style="dim")
+    return table
+
+
+def _show_bars(result: Scaling) -> None:
+    rows = [(_name(Way(way.processes, way.threads)), way.tokens_per_second, "█") for way in result.measured]
+    rows += [(_projected_name(row.processes), row.tokens_per_second, "░") for row in result.projected]
+    most = max(speed for _, speed, _ in rows)
+    for name, speed, block in rows:
+        display.out.print(f"{name:>{NAME_WIDTH}} [cyan]{block * max(1, round(PLOT_WIDTH * speed / most))}[/]")
+
+
+def _show_legend(result: Scaling) -> None:
+    """Print what the columns mean, and what a projection assumes."""
+    legend = [
+        "speedup: over one core; of ideal: speedup over the number of cores; memory: of each process; busy: cores that"
+        " were computing; waiting: share of the time spent waiting for gradients"
+    ]
+    rate = result.all_reduce_bytes_per_second
+    if rate is not None:
+        legend.append(
+            f"expected: computed from the update on one core and from averaging gradients at {human_bytes(rate)}/s"
         )
+    if result.projected:
+        legend.append(
+            "projected: not measured but computed in the same way, for processes that have one core like these each and"
+            " are connected as fast as on this machine; a slower network gives less (docs/scaling.md)"
+        )
+    grown = [f"{row.batch_size} for {row.processes}" for row in result.projected if row.is_batch_grown]
+    if grown:
+        legend.append(f"projected with larger batches, which the processes can divide: {', '.join(grown)} processes")
+    for line in legend:
+        display.say_markup(f"[dim]{line}[/]")
+
+
+def _projected_name(num_processes: int) -> str:
+    return plural(num_processes, "process", "processes")
 
 
 def _name(way: Way) -> str:
     if way.cores == 1:
         return "1 core"
     if way.threads == 1:
-        return f"{way.processes} processes"
-    return f"{way.threads} threads" if way.processes == 1 else f"{way.processes} processes x {way.threads} threads"
+        return plural(way.processes, "process", "processes")
+    threads = plural(way.threads, "thread")
+    return threads if way.processes == 1 else f"{way.processes} proc. x {threads}"

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.arguments import Arguments, AsJson, ConfigFile, Preset
 from headrace.cli.layers import gather
 from headrace.errors import UsageError
 from headrace.instruments.ladder import Finding, Tuning
@@ -20,13 +20,14 @@ from headrace.jobs.tune import tune as run_trials
 from headrace.run.config import Layers
 from headrace.run.config_files import parse_override
 from headrace.run.directory import read_run_config
-from headrace.units import human_bytes
+from headrace.units import human_bytes, human_time
 
 DEFAULT_OUT = Path("tuned.yaml")
 
 
 def tune(
     arguments: Arguments = None,
+    config: ConfigFile = None,
     preset: Preset = "",
     run: Annotated[
         Path | None,
@@ -43,7 +44,10 @@ def tune(
     if out is not None and not apply:
         raise UsageError("--out needs --apply: without it no file is written.")
     out = out or DEFAULT_OUT
-    layers = gather(arguments or [], preset, None, None) if run is None else _of_run(run, arguments or [], preset)
+    if run is None:
+        layers = gather(arguments or [], preset, None, None, config)
+    else:
+        layers = _of_run(run, [*(arguments or []), *map(str, config or [])], preset)
     if apply:
         check_may_write(out)
     with display.spinner("Tuning") as show:
@@ -73,36 +77,42 @@ def _of_run(run: Path, arguments: list[str], preset: str) -> Layers:
 
 
 def show_tuning(result: Tuning) -> None:
-    """Print what was tried, what it gained, and the best batch size."""
-    table = Table(box=None, padding=(0, 1))
+    """Print the gain first, then what was tried, and the best batch size."""
+    speed, tuned = result.tokens_per_second, result.tuned_tokens_per_second
+    if result.gain.percent:
+        display.say_markup(
+            f"[bold]{speed:,.0f} → {tuned:,.0f} tokens/s[/] ({result.gain.percent:+.1f}% ±"
+            f" {result.gain.spread_percent:.1f}) with the marked changes; peak memory {human_bytes(result.peak_bytes)}"
+        )
+    else:
+        display.say_markup(f"[bold]{speed:,.0f} tokens/s[/]: no change that trains the same model is clearly faster")
+    best = "not measured" if result.best_batch_size is None else f"{result.best_batch_size} sequences"
+    display.say_markup(f"best batch size within memory: [bold]{best}[/]; measured in {human_time(result.seconds)}")
+    display.out.print()
+    display.out.print(_table(result), soft_wrap=False)
+    display.out.print()
+    display.say_markup(
+        "[dim]gain: in tokens/s, each measured on top of the marked changes above it; ± is how far a second measurement"
+        " may differ; memory: change of the peak[/]"
+    )
+
+
+def _table(result: Tuning) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", width=1)
     table.add_column("tried", no_wrap=True)
     table.add_column("gain", justify="right", no_wrap=True)
     table.add_column("memory", justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for changes_result, heading in (
         (False, "trains the same model"),
-        (True, "would train a different model: never applied"),
+        (True, "changes the model: never applied"),
     ):
         table.add_row("", f"[bold]{heading}[/]")
         for finding in result.findings:
             if finding.option.changes_result == changes_result:
                 table.add_row(*_row(finding))
-    display.out.print(table)
-    speed, tuned = result.tokens_per_second, result.tuned_tokens_per_second
-    if result.gain.percent:
-        display.out.print(
-            f"[bold]{speed:,.0f} → {tuned:,.0f} tokens/s[/] ({result.gain.percent:+.1f}% ±"
-            f" {result.gain.spread_percent:.1f}) with the marked changes, each measured on top of those above it;"
-            f" peak memory {human_bytes(result.peak_bytes)}"
-        )
-    else:
-        display.out.print(f"[bold]{speed:,.0f} tokens/s[/]: no change that trains the same model is clearly faster")
-    best = "not measured" if result.best_batch_size is None else result.best_batch_size
-    display.out.print(
-        f"best batch size within memory: {best}. Trials took {result.seconds:.0f} s. Gains are in tokens/s; ± is how"
-        " far a second measurement may differ."
-    )
+    return table
 
 
 def _row(finding: Finding) -> list[str]:

@@ -27,6 +27,8 @@ class Run(Record):
     """Throughput since the run was started or resumed."""
     train_loss: Figure = None
     """Loss of the newest update that was not skipped, in nats per token."""
+    smoothed_loss: Figure = None
+    """Training loss averaged over the newest updates: the last tenth of them, at most about 50."""
     first_loss: Figure = None
     """Loss of the first update that was not skipped."""
     validation_loss: Figure = None
@@ -47,6 +49,12 @@ class Run(Record):
     """Rate of matrix products while training, of the rate measured on this machine; null where that is unknown."""
     peak_memory_bytes: int = 0
     """Most memory that the process had resident at once."""
+    elapsed_seconds: float = 0.0
+    """Wall time of the newest session, from opening the corpus to the last save."""
+    user_seconds: float = 0.0
+    """Processor time of the newest session that the program itself had; of several processes, rank 0's."""
+    system_seconds: float = 0.0
+    """Processor time of the newest session that the system spent for the program; of several processes, rank 0's."""
     cpu_cores: float = 0.0
     """Processor time over wall time."""
     processor_taken_percent: Figure = None
@@ -55,10 +63,12 @@ class Run(Record):
     """Updates that were skipped because they were not finite."""
     seconds: StageSeconds = Field(default_factory=dict)
     """Wall time by stage since the run was started or resumed."""
+    prompts: list[str] = Field(default_factory=list)
+    """What samples begin with."""
     first_sample: str = ""
-    """Text from the untrained network."""
+    """Text from the untrained network; with several prompts, a line of dashes stands between their samples."""
     last_sample: str = ""
-    """Newest text from the network."""
+    """Newest text from the network, from the same prompts."""
     was_stopped: bool = False
     """Whether the run was asked to stop before it reached a limit."""
     warnings: list[str] = Field(default_factory=list)

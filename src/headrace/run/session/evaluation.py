@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from headrace.activity import Activity, ignore
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.replicas import Replica
 from headrace.generation.decoding import text_pieces
+from headrace.generation.prompts import BETWEEN_SAMPLES, first_prompt
 from headrace.generation.sampling import Sampling
 from headrace.machine.measure import torch_threads
 from headrace.models.network import Network
@@ -19,6 +21,8 @@ from headrace.training.pauses import Due, EvaluationCosts
 TEXT_TOKENS = 120
 FIRST_TEXT_S = 0.1
 """Most seconds for the text of the untrained network, which training waits for."""
+ROWS_TO_PROMPT_FROM = 8
+MOST_SEEDS = 1 << 63
 
 
 class RunEvaluation:
@@ -34,9 +38,13 @@ class RunEvaluation:
     ) -> None:
         """`evaluator`: None where there is no text to evaluate on, and in all processes but rank 0."""
         self._replica, self._evaluator, self._tokenizer = replica, evaluator, tokenizer
-        self._prompt, self._activity = training.prompt, activity
+        texts = evaluator.texts(ROWS_TO_PROMPT_FROM) if evaluator and not training.given_prompts else []
+        self.prompts = training.given_prompts or [first_prompt(texts)]
+        """What samples begin with, the same for the whole run."""
+        self._activity = activity
         self._sampling = Sampling(max_tokens=TEXT_TOKENS, temperature=0.8, top_k=50, seed=training.seed)
-        self._text_s: float | None = None
+        self._text_s = 0.0
+        """Seconds of samples of full length; 0 before any was written."""
 
     def first_text(self, seconds: float) -> str:
         """Return text of the untrained network."""
@@ -48,12 +56,12 @@ class RunEvaluation:
         with self._replica.whole() as network:
             if not self._replica.group.is_main:
                 return EvaluationCosts()
-            if self._text_s is None:
+            if not self._text_s:
                 self._write(network, seconds / 2)
             if self._evaluator is None:
-                return EvaluationCosts(text_s=self._text_s or 0.0)
+                return EvaluationCosts(text_s=self._text_s)
             token_s = self._evaluator.measure(network, seconds)
-            return EvaluationCosts(token_s, self._evaluator.num_tokens, self._text_s or 0.0)
+            return EvaluationCosts(token_s, self._evaluator.num_tokens, self._text_s)
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
@@ -70,12 +78,19 @@ class RunEvaluation:
             return Findings(evaluation, judged.loss, text)
 
     def _write(self, network: Network, seconds: float) -> str:
-        """Return the prompt and its continuation, as far as it comes in time."""
-        began, pieces = time.perf_counter(), []
+        """Return every prompt and its continuation, as far as they come in time."""
+        share_s, self._text_s = seconds / len(self.prompts), 0.0
         with torch_threads(1):  # threads that meet after every product of one row cost more than they compute
-            for piece in text_pieces(network, self._tokenizer, self._prompt, self._sampling):
-                pieces.append(piece)
-                if time.perf_counter() - began >= seconds:
-                    break
-        self._text_s = (time.perf_counter() - began) * TEXT_TOKENS / max(len(pieces), 1)
-        return self._prompt + "".join(pieces)
+            samples = [self._continue(network, number, share_s) for number in range(len(self.prompts))]
+        return BETWEEN_SAMPLES.join(samples)
+
+    def _continue(self, network: Network, number: int, seconds: float) -> str:
+        """Return a prompt and its continuation, and add what a whole sample would take to what all of them take."""
+        began, pieces, prompt = time.perf_counter(), [], self.prompts[number]
+        sampling = replace(self._sampling, seed=(self._sampling.seed + number) % MOST_SEEDS)
+        for piece in text_pieces(network, self._tokenizer, prompt, sampling):
+            pieces.append(piece)
+            if time.perf_counter() - began >= seconds:
+                break
+        self._text_s += (time.perf_counter() - began) * TEXT_TOKENS / max(len(pieces), 1)
+        return prompt + "".join(pieces)

@@ -1,0 +1,21 @@
+"""A process that predicts one run, so that what it leaves in memory does not count in the next prediction."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from headrace.instruments.prediction import predict_run
+from headrace.machine.children import Child, answer_questions
+from headrace.run.config import Config
+
+
+def predict_apart(config: Config) -> dict[str, Any]:
+    """Predict a run in a process of its own; return what `plan --json` prints."""
+    with Child([sys.executable, "-m", "headrace.instruments.prediction_worker"]) as child:
+        plan: dict[str, Any] = child.ask(config.model_dump())
+    return plan
+
+
+if __name__ == "__main__":
+    answer_questions(lambda question: predict_run(Config.model_validate(question)).as_json(), count=1)

@@ -1,0 +1,53 @@
+"""What `tune`, `plan` and `scale` print fits a terminal of 80 columns, and begins with the verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.commands.plan import show_plan
+from headrace.cli.commands.scale import show_scaling
+from headrace.cli.commands.tune import show_tuning
+from headrace.instruments.prediction import predict_run
+from headrace.instruments.scaling import Way
+from headrace.run.remembered_scaling import Projected
+from tests.cli.terminal import Attach
+from tests.instruments.test_prediction import known_machine
+from tests.instruments.test_prediction import tiny as tiny_plan
+from tests.instruments.test_scaling import scaling
+from tests.jobs.test_tune import BAD, tuned_by
+from tests.jobs.test_tune import tiny as tiny_tuning
+
+__all__ = ["known_machine"]
+
+
+def test_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal_of: Attach) -> None:
+    result = tuned_by(monkeypatch, tiny_tuning(tmp_path, **BAD), lambda config: 1.0 + config.training.threads)
+    terminal = terminal_of(80, 60)
+    show_tuning(result)
+    assert terminal.longest_line() <= 80
+    rows = terminal.all_rows()
+    assert "tokens/s" in rows[0]
+    assert any("training.gradient_checkpointing=True" in row for row in rows), "what can be typed is whole"
+
+
+def test_plan(tmp_path: Path, terminal_of: Attach) -> None:
+    plan = predict_run(tiny_plan(tmp_path))
+    terminal = terminal_of(80, 60)
+    show_plan(plan)
+    assert terminal.longest_line() <= 80
+    assert "tokens/s predicted" in terminal.all_rows()[0]
+    assert "it fits" in terminal.all_rows()[0]
+
+
+def test_scale(terminal_of: Attach) -> None:
+    result = scaling({Way(1, 1): 98_765.0, Way(1, 16): 654_321.0, Way(16, 1): 754_321.0, Way(4, 4): 1_654_321.0})
+    result.projected = [Projected(1024, 1024, True, 12_345_678.0, 125.0, 12.2)]
+    result.all_reduce_bytes_per_second = 1e9
+    terminal = terminal_of(80, 60)
+    show_scaling(result)
+    assert terminal.longest_line() <= 80
+    rows = terminal.all_rows()
+    assert rows[0].startswith("best: 4 proc. x 4 threads")
+    assert sum("projected" in row and "1,024 processes" in row for row in rows) == 1

@@ -1,0 +1,114 @@
+"""What a report says first: the result in words, what differs between runs, and commands that can be copied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.report import report
+from headrace.report.blocks import Command, Table
+from headrace.report.comparison import differences
+from headrace.report.progress import course, loss_progression
+from headrace.report.read import read_run
+from headrace.report.recommendations import recommendations
+from headrace.report.story import losses_fall, story
+from headrace.run.directory import RunFolder
+from tests.report.run_folder import write_run
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change every line of a run's metrics."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        change(line)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def configure(folder: Path, section: str, **values: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config[section] |= values
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def text_of(folder: Path) -> str:
+    return str(story([read_run(folder)]))
+
+
+def test_the_loss_in_the_headline_is_not_that_of_one_batch(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+
+    def spoil(line: dict[str, Any]) -> None:
+        line["loss"] = 3.0 + 6.0 * (line["step"] == 40)
+
+    rewrite(folder, spoil)
+    assert read_run(folder).training_loss == pytest.approx(3.0 + 6.0 / 4)
+    assert "'4.500'" in text_of(folder)
+    assert "'9.000'" not in text_of(folder)
+
+
+def test_where_the_loss_was_going(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    assert "still falling at the end" in text_of(folder)
+    assert losses_fall(read_run(folder))
+
+    def overfit(line: dict[str, Any]) -> None:
+        if "validation_loss" in line:
+            line["validation_loss"] = 2.0 + abs(line["step"] - 20) / 40
+
+    rewrite(folder, overfit)
+    assert "was lowest at step 20 (2.000) and has risen since" in text_of(folder)
+    assert not losses_fall(read_run(folder))
+    rewrite(folder, lambda line: line.pop("validation_loss", None))
+    assert "No text was held out" in text_of(folder)
+
+
+def test_runs_begin_with_what_differs(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name) for name in ("one", "two")]
+    assert differences([read_run(folders[0])]) == []
+    assert "are the same" in str(differences([read_run(folder) for folder in folders]))
+    configure(folders[1], "training", learning_rate=0.5)
+    (table,) = differences([read_run(folder) for folder in folders])
+    assert isinstance(table, Table)
+    assert table.rows == [["training.learning_rate", "0.003", "0.5"]]
+    page = report(folders)
+    assert page.index('id="differences"') < page.index('id="story"')
+
+
+def test_runs_of_unlike_length_or_batch_share_an_axis(tmp_path: Path) -> None:
+    short, long = write_run(tmp_path / "short", num_steps=10), write_run(tmp_path / "long", num_steps=100)
+    axis = course([read_run(short), read_run(long)])
+    assert (axis.label, axis.is_logarithmic) == ("step", True)
+    assert not course([read_run(short)]).is_logarithmic
+    configure(long, "training", batch_size=32)
+    assert course([read_run(short), read_run(long)]).label == "tokens"
+    (chart,) = loss_progression([read_run(short), read_run(long)])
+    assert chart.x_label == "tokens"
+
+
+def commands_of(folder: Path) -> list[str]:
+    return [block.line for block in recommendations([read_run(folder)]) if isinstance(block, Command)]
+
+
+def test_commands_fit_what_became_of_the_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "my run", evaluation=0.5)
+    configure(folder, "training", max_steps=40, prompt="it's")
+    (folder / "checkpoints").mkdir()
+    named = f"'{folder}'"
+    assert commands_of(folder) == [
+        f"""headrace generate {named} --prompt 'it'"'"'s'""",
+        f"headrace train --resume {named} training.max_steps=80",
+        f"headrace train {named}/config.json training.evaluate_every=20 --out {named}-faster",
+        f"headrace tune --run {named}",
+    ]
+    configure(folder, "training", max_steps=0, max_minutes=1.5, num_epochs=0.25)
+    assert commands_of(folder)[1].endswith("training.max_minutes=3 training.num_epochs=0.5")
+    configure(folder, "run", resume=True)
+    assert "training.evaluate_every=20 run.resume=false --out" in commands_of(folder)[2], "it begins anew elsewhere"
+    (folder / "summary.json").unlink()
+    assert f"headrace train --resume {named}" in commands_of(folder)
+    with RunFolder(str(folder)).lock():
+        assert len(commands_of(folder)) == 1, "nothing is to be started while it goes on"
