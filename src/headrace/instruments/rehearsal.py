@@ -207,7 +207,8 @@ def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
     The network has one layer and a share of the vocabulary, so that layers and head keep their proportion.
     """
     size = training.micro_batch_size or default_micro_batch(training.batch_size, training.sequence_length)
-    rows = min(size, max(1, CHOOSING_TOKENS // training.sequence_length))
+    # Native threads compute whole sequences: with fewer of them, some would be idle.
+    rows = min(size, max(torch.get_num_threads(), CHOOSING_TOKENS // training.sequence_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
     small = model.model_copy(update={"num_layers": 1, "vocab_size": max(2, model.vocab_size // model.num_layers)})
     batch = random_batch(small, rows, training.sequence_length)

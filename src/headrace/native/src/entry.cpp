@@ -66,8 +66,8 @@ std::vector<size_t> tensor_sizes(const Shape& shape) {
     sizes[NORM] = sizes[NORM_BIAS] = width;
     for (long layer = 0; layer < shape.num_layers; layer++) {
         size_t* of = &sizes[NUM_NETWORK_TENSORS + layer * NUM_LAYER_TENSORS];
-        for (LayerTensor which : {ATTENTION_NORM, ATTENTION_NORM_BIAS, ATTENTION_OUT_BIAS, FEED_NORM, FEED_NORM_BIAS, DOWN_BIAS})
-            of[which] = width;
+        of[ATTENTION_NORM] = of[ATTENTION_NORM_BIAS] = of[FEED_NORM] = of[FEED_NORM_BIAS] = width;
+        of[ATTENTION_OUT_BIAS] = of[DOWN_BIAS] = width;
         of[QKV] = 3 * width * width, of[QKV_BIAS] = 3 * width;
         of[QUERY_NORM] = of[KEY_NORM] = head;
         of[ATTENTION_OUT] = width * width;
@@ -162,9 +162,9 @@ EXPORT Plan* headrace_plan(
     const char* wanted
 ) {
     const Instructions* instructions = choose(wanted).instructions;
+    const Gradients gradients(*shape, num_threads, most_own_bytes);
     std::unique_ptr<Plan> plan(
-        new Plan{*shape, num_threads, sequences_at_once, instructions, Gradients(*shape, num_threads, most_own_bytes), {}, {}, {},
-                 {}}
+        new Plan{*shape, num_threads, sequences_at_once, instructions, gradients, {}, {}, {}, {}}
     );
     if (frequencies) fill_rotary(*plan, frequencies);
     plan->results.resize(num_threads);
