@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "network.h"
@@ -181,6 +182,8 @@ EXPORT double headrace_step(
     Plan* plan, const float* const* weights, float* const* gradients, const Rows* rows, float scale, int overwrite,
     double* forward_seconds
 ) {
+    static std::mutex one_at_a_time;  // all plans of a process share its threads
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
     const long length = plan->shape.length, num_sequences = rows->num_sequences;
     const long active = num_sequences < plan->num_threads ? num_sequences : plan->num_threads;
     const long most = (num_sequences + active - 1) / active;
