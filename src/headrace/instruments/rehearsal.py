@@ -22,7 +22,7 @@ from headrace.models.counts import count
 from headrace.models.linear import has_onednn
 from headrace.models.network import build
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal
-from headrace.training.activations import activation_bytes_per_token
+from headrace.training.activations import activation_bytes_per_token, native_bytes_per_token
 from headrace.training.autotune import candidate_sizes, choose_execution, default_micro_batch
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
@@ -76,8 +76,11 @@ def rehearse_few_layers(
     """Measure only a few layers of a network that is too large to be built, and extrapolate its activations."""
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution, most_layers=FEW_LAYERS)
-    per_token = activation_bytes_per_token(stage.network, execution, training.sequence_length)
-    per_token *= model.num_layers / stage.network.config.num_layers
+    if execution.engine == "native":  # planned, so known without building anything
+        per_token = native_bytes_per_token(model, execution, training.sequence_length)
+    else:
+        per_token = activation_bytes_per_token(stage.network, execution, training.sequence_length)
+        per_token *= model.num_layers / stage.network.config.num_layers
     stage.take_dry_step(1)  # makes the optimizer's state
     return stage.time_steps(), Footprint(runtime_bytes, per_token)
 
