@@ -76,7 +76,7 @@ def rehearse_few_layers(
     """Measure only a few layers of a network that is too large to be built, and extrapolate its activations."""
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution, most_layers=FEW_LAYERS)
-    if execution.engine == "native":  # planned from the shape, whatever was built
+    if execution.engine == "native":  # planned, so known without building anything
         per_token = native_bytes_per_token(model, execution, training.sequence_length)
     else:
         per_token = activation_bytes_per_token(stage.network, execution, training.sequence_length)
