@@ -12,6 +12,7 @@ from headrace.data.tokens.tokenizer_json import read_tokenizer_file
 from headrace.data.tokens.tokenizers import Tokenizer, from_json
 from headrace.distributed.group import Group
 from headrace.errors import CheckpointError, UsageError
+from headrace.files import pointed_to
 from headrace.models.counts import count
 from headrace.models.network import Network, build
 from headrace.run.config import Config
@@ -49,8 +50,9 @@ def find_checkpoint(path: Path) -> Path:
     """Return the checkpoint at a path, or the best (else the last) checkpoint of the run at it."""
     if (path / STATE).exists():
         return path
+    folder = path / "checkpoints"
     for name in ("best", "last"):
-        if (path / "checkpoints" / name).is_symlink() and (found := Checkpoints(path / "checkpoints").find(name)):
+        if pointed_to(folder / name) is not None and (found := Checkpoints(folder).find(name)):
             return found
     if not path.exists():
         raise CheckpointError(f"{path}: no such run. Make it with: headrace train --out {path}")

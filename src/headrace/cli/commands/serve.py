@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 from rich.markup import escape
@@ -35,7 +36,7 @@ def serve(
 
     def show(server: ModelServer) -> None:
         url, name = server.url, server.engine.name
-        page = f"{url}#{server.token}" if server.token else url
+        page = f"{url}#{quote(server.token)}" if server.token else url
         display.out.print(escape(f"serving {name} at {page} (Ctrl-C ends this)"), soft_wrap=True, highlight=False)
         client = f'base_url="{url}v1", api_key="{server.token or "none"}", model="{name}"'
         display.out.print(escape(f"  in OpenAI's client: {client}"), soft_wrap=True, highlight=False)
