@@ -52,11 +52,10 @@ def test_a_model_is_trained_resumed_and_used_without_calls_of_linux(tmp_path: Pa
     first = settings(tmp_path / "a.txt", tmp_path / "run", **{"training.max_steps": 4})
     further = {**first, "training.max_steps": 6, "run.resume": True}
     loss, steps, text = json.loads(run_code(WITHOUT + TRAIN, first, further))
+    assert 0 < loss < 6
     assert steps == 6
     assert text.startswith("the ")
     assert (tmp_path / "run" / "checkpoints" / "last").read_text() == "step-00000006"
-    usual = [{**each, "run.out": str(tmp_path / "usual")} for each in (first, further)]
-    assert json.loads(run_code(TRAIN, *usual)) == [loss, steps, text]
 
 
 def test_reading_at_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
