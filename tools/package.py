@@ -51,7 +51,7 @@ def build(out: Path) -> list[Path]:
         names = run("git", "ls-files", folder=ROOT).splitlines()
         for name in names:
             (clean / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, clean / name)
+            shutil.copy2(ROOT / name, clean / name, follow_symlinks=False)
         code = f"from setuptools.build_meta import build_sdist; build_sdist({str(out)!r})"
         run(sys.executable, "-c", code, folder=clean)
     sdist = next(out.glob("*.tar.gz"))
