@@ -30,12 +30,13 @@ EXAMPLES = {
     "scale": "scale --preset shakespeare-char shakespeare.txt",
     "report": "report runs/mine",
     "watch": "watch runs/mine",
+    "serve": "serve runs/mine",
     "bench-loaders": "bench loaders shakespeare.txt --megabytes 20 --only headrace --only torch",
     "bench-train": "bench train shakespeare.txt --preset prototype --only headrace --only pytorch",
     "bench-tokenize": "bench tokenize shakespeare.txt --only headrace --only tokenizers",
 }
 
-SERVERS = {"watch"}
+SERVERS = {"serve", "watch"}
 """Commands that go on until Ctrl-C, which they get after SERVER_SECONDS."""
 SERVER_SECONDS = 20
 

@@ -39,6 +39,7 @@ COMMANDS = {
     "inspect": Command("Show what a cache holds, check it, or explain a batch.", "corpus"),
     "train": Command("Train a model.", "train"),
     "generate": Command("Write text with a trained model.", "generate"),
+    "serve": Command("Serve a trained model to OpenAI's clients and to a browser.", "serve", is_heavy=True),
     "config": Command("Show the resolved configuration, or what a key means.", "config"),
     "machine": Command("Show this machine and its measured peaks.", "machine", is_heavy=True, is_long=True),
     "plan": Command("Predict what a run will cost, or propose one for a time.", "plan", is_heavy=True, is_long=True),

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from headrace.errors import CheckpointError, HeadraceError, TrainingError
-from headrace.files import refuse_links, temporary_beside, without_nan, write_atomically, writing_failed
+from headrace.files import make_link, refuse_links, without_nan, write_atomically, writing_failed
 from headrace.locks import is_held, take_lock
 from headrace.run.config import Config
 from headrace.run.records import Environment, Record, StepRecord, upgraded_config
@@ -271,12 +271,10 @@ def _as_sample(step: int, text: str) -> str:
 
 
 def _point_last(folder: Path) -> None:
-    """Make `last`, beside the run directory, a link to it."""
+    """Make `last`, beside the run directory, a link to it, where links are allowed."""
     link = folder.parent / "last"
     if link.is_symlink() or not link.exists():
-        temporary = temporary_beside(link)
         try:
-            temporary.symlink_to(folder.name)
-            os.replace(temporary, link)
+            make_link(link, folder.name)
         except OSError as problem:
             raise HeadraceError(f"{link}: cannot be made ({problem.strerror}).") from None
