@@ -12,7 +12,6 @@ import pytest
 import headrace as hr
 from headrace.errors import CheckpointError, HeadraceError
 from headrace.files import read_checked_json, write_checked_json
-from headrace.jobs.generate import find_checkpoint
 from headrace.machine.hardware import find_hardware
 from headrace.report import report
 from headrace.run.config import Config
@@ -20,6 +19,7 @@ from headrace.run.machine import FORMAT, remembered_machine
 from headrace.run.remembered_scaling import FORMAT as SCALING_FORMAT
 from headrace.run.remembered_scaling import _path as scaling_path
 from headrace.run.remembered_scaling import remembered_scaling
+from headrace.run.saved_model import find_checkpoint
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.restore import read_state
 from tests.conftest import make_text

@@ -12,8 +12,9 @@ import typer
 from headrace.cli.arguments import AsJson
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.generation.sampling import Sampling
-from headrace.jobs.generate import load_model, stream_text
+from headrace.jobs.generate import stream_text
 from headrace.models.network import Network
+from headrace.run.saved_model import load_model
 
 
 def generate(
