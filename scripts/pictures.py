@@ -12,6 +12,7 @@ import argparse
 import os
 import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -27,8 +28,8 @@ from rich.style import Style
 from rich.text import Text
 from selenium import webdriver
 
-COLUMNS, ROWS = 100, 34
-FRAME_S = 0.5
+COLUMNS, ROWS = 100, 38
+FRAME_S, PAUSE_S = 0.5, 0.02
 SHOWN_AT = 0.7
 """The share of the run after which the picture of the live display is taken."""
 RUN = "runs/shakespeare"
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def run_in_terminal(arguments: list[str], folder: Path) -> list[pyte.Screen]:
-    """Run headrace in an emulated terminal; return its screen twice a second, and at the end."""
+    """Run headrace in an emulated terminal; return its screen about twice a second, and at the end."""
     screen = pyte.Screen(COLUMNS, ROWS)
     stream = pyte.ByteStream(screen)
     ours, theirs = pty.openpty()
@@ -72,11 +73,12 @@ def run_in_terminal(arguments: list[str], folder: Path) -> list[pyte.Screen]:
     os.close(theirs)
     frames, taken_s = [], time.monotonic()
     while True:
-        try:
-            stream.feed(os.read(ours, 65536))
-        except OSError:  # how Linux says that the other side was closed
-            break
-        if time.monotonic() - taken_s >= FRAME_S:
+        if select.select([ours], [], [], PAUSE_S)[0]:
+            try:
+                stream.feed(os.read(ours, 65536))
+            except OSError:  # how Linux says that the other side was closed
+                break
+        elif time.monotonic() - taken_s >= FRAME_S:  # between two drawings, not in the middle of one
             frames.append(deepcopy(screen))
             taken_s = time.monotonic()
     os.close(ours)

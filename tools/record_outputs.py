@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,20 +29,31 @@ EXAMPLES = {
     "tune": "tune --preset shakespeare-char shakespeare.txt --minutes 1",
     "scale": "scale --preset shakespeare-char shakespeare.txt",
     "report": "report runs/mine",
+    "watch": "watch runs/mine",
     "bench-loaders": "bench loaders shakespeare.txt --megabytes 20 --only headrace --only torch",
     "bench-train": "bench train shakespeare.txt --preset prototype --only headrace --only pytorch",
     "bench-tokenize": "bench tokenize shakespeare.txt --only headrace --only tokenizers",
 }
+
+SERVERS = {"watch"}
+"""Commands that go on until Ctrl-C, which they get after SERVER_SECONDS."""
+SERVER_SECONDS = 20
 
 
 def record(name: str, folder: Path) -> None:
     """Run one example in the folder and keep its command and its output."""
     command = [sys.executable, "-m", "headrace", *EXAMPLES[name].split()]
     environment = {**os.environ, "COLUMNS": COLUMNS, "TERM": "dumb"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"headrace {EXAMPLES[name]}: {done.stderr[-2000:]}")
-    lines = [line.rstrip() for line in (done.stderr + done.stdout).splitlines()]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=SERVER_SECONDS if name in SERVERS else None)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate()
+    if process.returncode and name not in SERVERS:
+        sys.exit(f"headrace {EXAMPLES[name]}: {err[-2000:]}")
+    lines = [line.rstrip() for line in (err + out).splitlines()]
     shown = lines if len(lines) <= 45 else [*lines[:20], "…", *lines[-24:]]
     OUTPUTS.mkdir(parents=True, exist_ok=True)
     (OUTPUTS / f"{name}.txt").write_text("\n".join([f"$ headrace {EXAMPLES[name]}", *shown]) + "\n", encoding="utf-8")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from headrace.data.loader import Loader
     from headrace.data.prepare import prepare
     from headrace.errors import HeadraceError
+    from headrace.jobs.generate import generate
     from headrace.jobs.train import train
     from headrace.run.records import Run
 
@@ -20,6 +21,7 @@ _HOMES = {
     "Loader": "headrace.data.loader",
     "Run": "headrace.run.records",
     "Source": "headrace.data.corpus.sources",
+    "generate": "headrace.jobs.generate",
     "prepare": "headrace.data.prepare",
     "standard_library": "headrace.data.corpus.sources",
     "train": "headrace.jobs.train",
@@ -41,5 +43,16 @@ def __dir__() -> list[str]:
     return [*globals(), *_HOMES]
 
 
-__all__ = ["Batch", "Cache", "HeadraceError", "Loader", "Run", "Source", "prepare", "standard_library", "train"]
+__all__ = [
+    "Batch",
+    "Cache",
+    "HeadraceError",
+    "Loader",
+    "Run",
+    "Source",
+    "generate",
+    "prepare",
+    "standard_library",
+    "train",
+]
 __version__ = "0.1.0"

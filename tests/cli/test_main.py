@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,11 @@ finally:
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["-h"], ["--version"], ["train", "--help"], ["generate", "-h"], ["config", "-h"]],
+    ids=" ".join,
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", LIGHT, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout
@@ -43,3 +48,21 @@ def test_prepare_does_without_torch(tmp_path: Path) -> None:
     arguments = ["prepare", str(text), "data.tokenizer=byte", "--out", str(tmp_path / "cache")]
     done = subprocess.run([sys.executable, "-c", LIGHT, *arguments], capture_output=True, text=True, check=True)
     assert "torch" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("headrace tr", ["train"]),
+        ("headrace train training.ba", ["training.batch_size="]),
+        ("headrace train --preset sh", ["shakespeare-char"]),
+        ("headrace generate --max", ["--max-tokens"]),
+    ],
+)
+def test_the_shell_completes_commands_options_presets_and_keys(words: str, expected: list[str]) -> None:
+    asked = {"_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace"], capture_output=True, text=True, check=True, env={**os.environ, **asked}
+    )
+    assert done.stdout.split() == expected
+    assert not done.stderr

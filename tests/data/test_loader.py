@@ -303,3 +303,34 @@ def test_a_loader_collected_in_one_of_its_own_threads(tmp_path: Path) -> None:
     assert closed.wait(10)
     loader.close()
     wait_for(lambda: threads() == 0)
+
+
+@pytest.mark.parametrize("from_text", [False, True])
+def test_an_epoch_is_one_pass_and_resumes_in_its_middle(tmp_path: Path, from_text: bool) -> None:
+    (tmp_path / "a.txt").write_text(make_text(3000))
+    given: Any = tmp_path / "a.txt"
+    if not from_text:
+        given = hr.prepare(given, tokenizer="byte", out=tmp_path / "cache")
+    options: dict[str, Any] = {"tokenizer": "byte", "cache_dir": tmp_path / "raw"}
+    with hr.Loader(given, 4, 32, seed=1, **options) as loader:
+        first = list(loader.epoch())
+        assert [batch.step for batch in first] == list(range(loader.steps_per_epoch))
+        half = loader.steps_per_epoch // 2
+        state = {**loader.state(), "step": half}
+        second = list(loader.epoch())
+        assert [batch.step for batch in second] == list(range(len(first), 2 * len(first)))
+    with hr.Loader(given, 4, 32, seed=1, num_workers=1, **options) as loader:
+        loader.restore(state)
+        rest = list(loader.epoch())
+    assert len(rest) == len(first) - half
+    for batch, expected in zip(rest, first[half:], strict=True):
+        assert np.array_equal(batch.inputs, expected.inputs)
+
+
+def test_an_epoch_without_a_whole_batch_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(500))
+    with (
+        hr.Loader(tmp_path / "a.txt", 64, 32, tokenizer="byte", cache_dir=tmp_path / "cache") as loader,
+        pytest.raises(hr.HeadraceError, match="smaller batch_size"),
+    ):
+        next(loader.epoch())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,19 @@ def test_what_is_faster_is_taken_and_what_changes_the_result_is_only_told(
     fewer = next(f for f in result.findings if "model.num_layers" in f.option.changes)
     assert fewer.option.changes_result and not fewer.is_taken
     assert fewer.gain is not None and fewer.gain.percent == pytest.approx(100)
+
+
+def test_a_gain_that_later_noise_swallows_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disturbances = itertools.cycle([1.0, 50.0])
+
+    def seconds(config: Config) -> float:
+        cost = 1.0 if config.training.threads == 2 else 1.3
+        return cost * (next(disturbances) if config.model.num_layers == 1 else 1.0)
+
+    result = tuned_by(monkeypatch, tiny(tmp_path, **BAD), seconds)
+    assert result.record().changes == {}
+    assert result.tuned.training.threads == BAD["training.threads"]
+    assert result.tuned_tokens_per_second == result.tokens_per_second
 
 
 def test_a_config_that_cannot_be_improved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,8 @@ def test_commands_fit_what_became_of_the_run(tmp_path: Path) -> None:
         f"headrace train {named}/config.json training.evaluate_every=20 --out {named}-faster",
         f"headrace tune --run {named}",
     ]
+    configure(folder, "training", max_steps=0, max_minutes=1.5, num_epochs=0.25)
+    assert commands_of(folder)[1].endswith("training.max_minutes=3 training.num_epochs=0.5")
     configure(folder, "run", resume=True)
     assert "training.evaluate_every=20 run.resume=false --out" in commands_of(folder)[2], "it begins anew elsewhere"
     (folder / "summary.json").unlink()

@@ -105,3 +105,22 @@ def test_config_command_tells_where_values_come_from(command: Command, tmp_path:
     assert own["training"]["max_minutes"] == 0  # the demo's two minutes are not for one's own text
     assert command("config", "--preset", "nothing")[0] == 2
     assert command("config", "nothing=3")[0] == 2
+
+
+def test_config_tells_what_is_really_used_and_what_it_means(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("config", "mine.txt", "model.d_model=128", "training.max_length=32", "--json")
+    assert code == 0
+    used = json.loads(out.splitlines()[-1])["used"]
+    assert (used["model.num_heads"], used["model.context"], used["data.tokenizer"]) == (2, 32, "bpe:4096")
+    assert (used["model.vocab_size"], used["training.max_minutes"]) == (4096, 10)
+    assert used["training.batch_size"] == 16
+    assert "model.num_heads = 0 → 2  default\n    Attention heads;" in out
+
+
+def test_config_files_may_be_given_by_option(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "settings").write_text("training: {batch_size: 8}\n")
+    for arguments in (("--config", tmp_path / "settings"), (f"--config={tmp_path / 'settings'}", "mine.txt")):
+        code, out, err = command("config", *arguments, "--json")
+        assert code == 0, err
+        assert json.loads(out.splitlines()[-1])["config"]["training"]["batch_size"] == 8
+    assert "No such file" in command("train", "--config", tmp_path / "missing.yaml")[2]

@@ -9,14 +9,36 @@ import typer
 
 from headrace.run.presets import PRESETS
 
+
+def complete_key(incomplete: str) -> list[str]:
+    """Return the overrides that begin with what was typed, for shell completion; files are completed by the shell."""
+    from headrace.run.config import all_keys
+
+    return [f"{key}=" for key in all_keys() if key.startswith(incomplete)] if incomplete else []
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Return the presets that begin with what was typed, for shell completion."""
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CONFIG | CORPUS...] [KEY=VALUE...]",
-        help="A config file, or text to train on (files, folders, globs); then overrides such as training.seed=1.",
+        help="A config file, text to train on (files, folders, globs) or a prepared cache; then overrides such as"
+        " training.seed=1.",
+        autocompletion=complete_key,
     ),
 ]
-Preset = Annotated[str, typer.Option(help=f"A named configuration to start from: {', '.join(PRESETS)}.")]
+ConfigFile = Annotated[
+    list[Path] | None,
+    typer.Option("--config", metavar="FILE", help="A config file, as among the arguments; may be repeated."),
+]
+Preset = Annotated[
+    str,
+    typer.Option(help=f"A named configuration to start from: {', '.join(PRESETS)}.", autocompletion=complete_preset),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 LAST_RUN = Path("runs/last")
 """The run that commands take where none is named."""

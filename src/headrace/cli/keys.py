@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from headrace.errors import UsageError
-from headrace.run.config import ALIASES, SECTIONS, all_keys, nearest_hint
+from headrace.run.config import ALIASES, SECTIONS, all_keys, nearest_hint, whole_key
+from headrace.run.synonyms import ACCEPTED, ANSWERS, normal
 from headrace.sizes import Size
 
 _NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
@@ -28,8 +29,25 @@ class Key:
 
 
 def is_key(name: str) -> bool:
-    """Check whether a name is a configuration key or an alias of one."""
+    """Check whether a name is a configuration key, an alias of one, or a key without its section."""
+    name = whole_key(name)
     return name in ALIASES or name in all_keys()
+
+
+def key_of_option(option: str) -> str:
+    """Say what to write instead of an option that does not exist; empty if nothing is like it.
+
+    >>> key_of_option("--learning_rate"), key_of_option("--skip-nothing")
+    (' Write training.learning_rate=VALUE instead.', '')
+    """
+    name = normal(option)
+    if name in ANSWERS:
+        return f" {ANSWERS[name]}."
+    key = whole_key(ACCEPTED.get(name, name))
+    if key in all_keys():
+        return f" Write {key}=VALUE instead."
+    several = [known for known in all_keys() if known.rpartition(".")[2] == name]
+    return f" Write {'=VALUE or '.join(several)}=VALUE instead." if several else ""
 
 
 def describe_key(name: str) -> Key:
@@ -40,6 +58,7 @@ def describe_key(name: str) -> Key:
     """
     if not is_key(name):
         raise UsageError(f"{name}: unknown key.{nearest_hint(name)}")
+    name = whole_key(name)
     section, _, key = ALIASES.get(name, name).partition(".")
     field = SECTIONS[section].model_fields[key]
     default = field.get_default(call_default_factory=True)

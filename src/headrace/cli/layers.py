@@ -18,18 +18,28 @@ CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 def config_files(arguments: list[str]) -> list[str]:
     """Return the arguments that are configuration files."""
-    return [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not a.endswith(".jsonl")]
+    return [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not is_json_text(a)]
 
 
-def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | None, fallback: str = "demo") -> Layers:
+def gather(
+    arguments: list[str],
+    preset: str,
+    out: Path | None,
+    resume: Path | None,
+    config: list[Path] | None = None,
+    fallback: str = "demo",
+) -> Layers:
     """Return the layers of a configuration: default < preset < file < key=value.
 
-    `fallback` is the preset to use when the arguments name no text to train on; empty: none.
+    `config` are the files of --config, which go over those among the arguments. `fallback` is the preset to use when
+    the arguments name no text to train on; empty: none.
     """
     layers = Layers()
     files = config_files(arguments)
     overrides = [a for a in arguments if is_override(a)]
     corpus = [a for a in arguments if a not in files and a not in overrides]
+    typed = [(text, *parse_override(text)) for text in overrides]
+    files += map(str, config or [])
     if resume is not None:
         folder, wanted = split_checkpoint(resume)
         try:
@@ -41,7 +51,7 @@ def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | N
             layers.add(read_checkpoint_state(checkpoint).config.model_dump(), f"{checkpoint}/state.json")
             display.err.print(f"{problem} Its configuration is taken from {checkpoint}.", markup=False)
         layers.add({"run.out": str(folder.resolve()), "run.resume": wanted}, "--resume")
-    elif preset or not (files or corpus or any(text.startswith("data.sources=") for text in overrides)):
+    elif preset or not (files or corpus or any(key == "data.sources" for _, key, _ in typed)):
         name = preset or fallback  # without any text, the demo trains on what is on this disk
         if name and name not in PRESETS:
             raise UsageError(f"--preset {name}: no such preset. Presets: {', '.join(PRESETS)}")
@@ -53,7 +63,17 @@ def gather(arguments: list[str], preset: str, out: Path | None, resume: Path | N
         layers.add({"data.sources": corpus}, "the command line")
     if out is not None:
         layers.add({"run.out": str(out)}, "--out")
-    for text in overrides:
-        key, value = parse_override(text)
+    for text, key, value in typed:
         layers.add({key: value}, text)
     return layers
+
+
+def is_json_text(argument: str) -> bool:
+    """Check whether a .json file is text to train on: it begins as a list, which no configuration does."""
+    if not argument.endswith(".json"):
+        return False
+    try:
+        with open(argument, "rb") as file:
+            return file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    except OSError:
+        return False

@@ -38,8 +38,9 @@ COMMANDS = {
     "prepare": Command("Tokenise a corpus into a cache.", "corpus"),
     "inspect": Command("Show what a cache holds, check it, or explain a batch.", "corpus"),
     "train": Command("Train a model.", "train"),
-    "generate": Command("Write text with a trained model.", "generate", is_heavy=True),
-    "config": Command("Show the resolved configuration, or what a key means.", "config", is_heavy=True),
+    "generate": Command("Write text with a trained model.", "generate"),
+    "export": Command("Write a trained model as a file for llama.cpp and Ollama.", "export", is_heavy=True),
+    "config": Command("Show the resolved configuration, or what a key means.", "config"),
     "machine": Command("Show this machine and its measured peaks.", "machine", is_heavy=True, is_long=True),
     "plan": Command("Predict what a run will cost, or propose one for a time.", "plan", is_heavy=True, is_long=True),
     "tune": Command("Measure what would make a run faster.", "tune", is_heavy=True, is_long=True),
@@ -50,16 +51,34 @@ COMMANDS = {
 }
 
 
+SETTINGS = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda name: name.replace("_", "-")}
+"""What all commands share: -h is --help, and --batch_size is --batch-size."""
+
+
 class LazyCommands(TyperGroup):
     """The commands of the table: listed from it, and imported one at a time, when it is that one's turn."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name in COMMANDS:
-            is_announced = COMMANDS[name].is_heavy and not set(args) & set(ctx.help_option_names)
+            is_asked_about = ctx.resilient_parsing or set(args) & set(ctx.help_option_names)
+            is_announced = COMMANDS[name].is_heavy and not is_asked_about
             with display.loading(in_plain_lines=COMMANDS[name].is_long) if is_announced else nullcontext():
                 self.commands[name] = load_command(name)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an option that does not exist is answered with the key that it stands for."""
+        try:
+            return super().invoke(ctx)
+        except Exception as problem:
+            option = getattr(problem, "option_name", "")
+            if option and not getattr(problem, "possibilities", None):
+                from headrace.cli.keys import key_of_option
+
+                message = getattr(problem, "message", "").removesuffix(".")
+                problem.message = f"{message}.{key_of_option(option)}"  # type: ignore[attr-defined]
+            raise
 
 
 app = typer.Typer(
@@ -68,7 +87,7 @@ app = typer.Typer(
     help="Pretrain small language models on the machine you have.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 stopped by a signal after saving.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings=SETTINGS,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -91,7 +110,15 @@ def load_command(name: str) -> Any:
         whole.command(name)(getattr(module, name))
     command = typer.main.get_command(whole)
     command.name = name
+    _share_settings(command)
     return command
+
+
+def _share_settings(command: Any) -> None:
+    """Give a command, and those in it, the settings of all commands."""
+    command.context_settings = {**command.context_settings, **SETTINGS}
+    for inner in getattr(command, "commands", {}).values():
+        _share_settings(inner)
 
 
 class Stopped(BaseException):

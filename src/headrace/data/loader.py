@@ -41,10 +41,10 @@ class Loader:
     ...     for batch in loader:
     ...         train_on(batch.inputs, batch.targets)
 
-    The first argument is a cache (an object or its folder), or raw text: paths, globs, `Source`s. Raw text is tokenised
-    while it is served, into a cache that makes the next start instant; the batches are the same either way, and the
-    same for any number of workers, any prefetch depth, and (put together) any number of ranks. docs/data.md lists all
-    arguments; data/config.py explains the options among them.
+    `for batch in loader.epoch()` ends after one pass. The first argument is a cache (an object or its folder), or raw
+    text: paths, globs, `Source`s. Raw text is tokenised while it is served, into a cache that makes the next start
+    instant; the batches are the same either way, and the same for any number of workers, any prefetch depth, and (put
+    together) any number of ranks. docs/data.md lists all arguments; data/config.py explains the options among them.
     """
 
     def __init__(
@@ -155,6 +155,26 @@ class Loader:
             counters.last_wait_s = waited_s
             return batch
 
+    def epoch(self) -> Iterator[Batch]:
+        """Yield the batches up to the end of this pass over the corpus: `steps_per_epoch` of them from its beginning.
+
+        >>> for batch in loader.epoch():                                             # doctest: +SKIP
+        ...     train_on(batch.inputs, batch.targets)
+
+        After `restore` or `seek` into the middle of a pass, it yields the rest of that pass. The next call yields the
+        next pass, in another order.
+        """
+        # The last rows of a pass need all of its text, so counting can wait until that is tokenised; only a mixture may
+        # end its pass before.
+        begin = self._step
+        is_known = self.cache.is_complete or len(self._order.streams) > 1
+        end = self._end_of_pass(begin) if is_known else None
+        while end is None or self._step < end:
+            batch = next(self)
+            if end is None and self.cache.is_complete:
+                end = self._end_of_pass(begin)
+            yield batch
+
     def __enter__(self) -> Loader:
         return self
 
@@ -245,6 +265,16 @@ class Loader:
     def steps_per_epoch(self) -> int:
         """Whole batches in one pass over the corpus; in a mixture, until one of its sources has been read once."""
         return self._order.steps_per_epoch
+
+    def _end_of_pass(self, step: int) -> int:
+        """Return the step at which the pass that a step belongs to is over."""
+        length = self.steps_per_epoch
+        if not length:
+            raise UsageError(
+                f"one pass over this corpus has fewer than {self.batch_size} rows of {self.sequence_length} tokens, so"
+                " no batch of it is whole. Use a smaller batch_size or sequence_length, or more text."
+            )
+        return (step // length + 1) * length
 
     def _set_skip(self, names: Sequence[str]) -> None:
         names = tuple(dict.fromkeys(names))

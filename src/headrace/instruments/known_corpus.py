@@ -13,7 +13,7 @@ from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.loader import Loader
 from headrace.run.config import Config
-from headrace.run.corpus import expected_vocabulary, tokenizer_spec, training_sources
+from headrace.run.corpus import expected_vocabulary, given_cache, tokenizer_spec, training_sources
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
 TIMED_BATCHES = 8
@@ -34,7 +34,7 @@ def complete_from_corpus(config: Config, assumptions: list[str]) -> KnownCorpus:
     model, data = config.model, config.data
     sources = training_sources(config)
     spec = tokenizer_spec(config)
-    cache = _finished_cache(sources, spec, data)
+    cache = given_cache(config) or _finished_cache(sources, spec, data)
     if not model.vocab_size:
         model.vocab_size = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec)
         if cache is None and not spec.startswith("bpe:"):

@@ -207,10 +207,17 @@ class Ladder:
             raise _ReferenceLostError(f"the configuration as it is could not be measured: {problem}") from None
 
     def result(self, best_batch_size: int | None, seconds: float) -> Tuning:
-        """Return all findings, with spreads estimated from the noise of all measurements together."""
+        """Return all findings, with spreads estimated from the noise of all measurements together.
+
+        A change that was taken and does not stand out from all that noise is taken back.
+        """
         scale = noise([finding.pairs for finding in self.findings])
+        self.config = self._given
         for finding in self.findings:
             finding.gain = gain(finding.pairs, scale) if finding.pairs else None
+            finding.is_taken = finding.is_taken and finding.gain is not None and finding.gain.is_clear
+            if finding.is_taken:
+                self.config = changed(self.config, finding.option.changes)
         total = combined([finding.gain for finding in self.findings if finding.is_taken and finding.gain])
         speed = 1 / self._given_cost
         return Tuning(

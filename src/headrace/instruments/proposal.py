@@ -28,7 +28,7 @@ from headrace.perf.search_space import (
     vocabularies_for,
 )
 from headrace.run.config import Config, Layers
-from headrace.run.corpus import expected_vocabulary, training_sources
+from headrace.run.corpus import expected_vocabulary, given_cache, training_sources
 from headrace.run.memory import count_memory
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
@@ -102,9 +102,13 @@ class Search:
         self.runs: list[ShortRun] = []
         self._misfit: UsageError | None = None
         base = _without_shape(given)
-        sources = training_sources(base)
+        cache = given_cache(base)
+        if cache is not None:
+            raise UsageError(
+                f"{cache.path}: a token cache, and a proposal compares tokenizers. Name the text instead of its cache."
+            )
         # Bytes of text, also where files are compressed.
-        corpus_bytes = sum(segment.nbytes for segment in divide_corpus(sources))
+        corpus_bytes = sum(segment.nbytes for segment in divide_corpus(training_sources(base)))
         self.train_bytes = corpus_bytes * (1 - base.data.validation_fraction)
         self._candidates = self._make_candidates(base, corpus_bytes)
 

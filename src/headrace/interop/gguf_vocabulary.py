@@ -16,7 +16,14 @@ from headrace.errors import UsageError
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 """The kinds of a token, as GGUF numbers them."""
-_BPE_EXTRAS = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+_BPE_EXTRAS = (
+    "dropout",
+    "unk_token",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "byte_fallback",
+    "ignore_merges",
+)
 
 
 @dataclass(frozen=True)

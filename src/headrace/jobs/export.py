@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from headrace.errors import UsageError
 from headrace.files import write_atomically
 from headrace.generation.sampling import Sampling
 from headrace.interop.gguf import GGUF_TYPES, GgufFacts, write_gguf
-from headrace.machine.facts import headrace_version
 from headrace.run.saved_model import TrainedModel, load_trained
 
 
@@ -38,7 +38,7 @@ def export_gguf(run: Path, kind: str = "f32", out: Path | None = None) -> Export
     trained = load_trained(run)
     folder = out or _run_folder(trained.checkpoint) / "gguf"
     path = folder if folder.suffix == ".gguf" else folder / f"{trained.name}-{kind}.gguf"
-    facts = GgufFacts(trained.name, trained.num_tokens, trained.num_steps, headrace_version())
+    facts = GgufFacts(trained.name, trained.num_tokens, trained.num_steps, metadata.version("headrace"))
     notice = write_gguf(path, trained.network, trained.tokenizer, kind, facts)
     modelfile = path.with_name("Modelfile")
     write_atomically(modelfile, _modelfile(path, trained).encode())

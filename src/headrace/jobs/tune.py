@@ -9,7 +9,6 @@ from pathlib import Path
 
 import yaml
 
-from headrace.data.prepare import prepare
 from headrace.errors import UsageError
 from headrace.files import write_atomically
 from headrace.instruments.ladder import (
@@ -21,7 +20,7 @@ from headrace.instruments.ladder import (
     same_result_options,
 )
 from headrace.run.config import Config
-from headrace.run.corpus import complete_model, tokenizer_spec, training_sources
+from headrace.run.corpus import complete_model, prepare_training
 
 DEFAULT_MINUTES = 2.75
 HEADER = "# Written by headrace tune"
@@ -32,14 +31,7 @@ def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[
     config = config.model_copy(deep=True)
     if config.run.processes != 1:
         raise UsageError(f"run.processes {config.run.processes}: tuning measures one process. Add run.processes=1.")
-    data = config.data
-    cache = prepare(
-        training_sources(config),
-        tokenizer_spec(config),
-        data.cache_dir or None,
-        special_tokens_in_text=data.special_tokens_in_text,
-        activity=on_option,
-    )
+    cache = prepare_training(config, on_option)
     complete_model(config, cache.tokenizer)
     began = time.perf_counter()
     with Ladder(config, 60 * minutes, on_option) as ladder:

@@ -40,8 +40,8 @@ def _commands(run: RunRecord) -> Iterator[Command]:
         return
     if was_cut_short:
         yield Command(f"{of}Continue it where it stopped", f"headrace train --resume {folder}")
-    elif losses_fall(run) and run.training.max_steps:
-        longer = f"headrace train --resume {folder} training.max_steps={2 * run.training.max_steps}"
+    elif losses_fall(run) and (limits := _doubled_limits(run)):
+        longer = f"headrace train --resume {folder} {limits}"
         yield Command(f"{of}Its loss was still falling: train twice as long", longer)
     safe = [advice.setting for advice in _advice(run) if advice.setting and not advice.changes_result]
     if safe:
@@ -50,6 +50,12 @@ def _commands(run: RunRecord) -> Iterator[Command]:
         yield Command(f"{of}Train the same model in less time", changed)
     if run.tuning is None:
         yield Command(f"{of}Measure what would make it faster", f"headrace tune --run {folder}")
+
+
+def _doubled_limits(run: RunRecord) -> str:
+    """Return twice every limit that the run was given, as it is typed; empty if there is none."""
+    limits = {key: getattr(run.training, key) for key in ("max_steps", "max_minutes", "num_epochs")}
+    return " ".join(f"training.{key}={str(2 * value).removesuffix('.0')}" for key, value in limits.items() if value)
 
 
 def _prompt(run: RunRecord) -> str:

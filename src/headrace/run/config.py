@@ -13,6 +13,7 @@ from headrace.data.corpus.sources import Source
 from headrace.errors import UsageError
 from headrace.models.config import ModelConfig
 from headrace.quick import LIMITS, quick_limits
+from headrace.run.synonyms import ACCEPTED, ANSWERS, answered_value, normal, usual_value
 from headrace.training.config import TrainingConfig
 
 
@@ -60,16 +61,16 @@ class _DataOnly(BaseModel):
     data: DataConfig = Field(default_factory=DataConfig)
 
 
-# Names that people know from elsewhere.
-ALIASES = {
-    f"training.{name}": f"data.{name}" for name in ("prefetch_batches", "num_workers", "shuffle", "queue_capacity")
-}
 SECTIONS: dict[str, type[BaseModel]] = {
     "model": ModelConfig,
     "training": TrainingConfig,
     "data": DataConfig,
     "run": RunConfig,
 }
+ALIASES = {
+    f"training.{name}": f"data.{name}" for name in ("prefetch_batches", "num_workers", "shuffle", "queue_capacity")
+} | {f"{section}.{word}": key for section in SECTIONS for word, key in ACCEPTED.items()}
+"""Keys that are accepted for others: people know them from elsewhere."""
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Layers:
             name = ALIASES.get(key, key)
             if name not in all_keys():
                 raise UsageError(f"{key}: unknown key ({origin}).{nearest_hint(key)}")
-            self.values[name] = value
+            self.values[name] = usual_value(name, value)
             self.origins[name] = origin if name == key else f"{origin}, as {key}"
 
     def build(self) -> Config:
@@ -120,7 +121,8 @@ class Layers:
         where = f" ({origin[:200]})" if origin else ""
         message = first["msg"].removeprefix("Value error, ")
         if key in self.values:
-            return f"{key}: {_shown(self.values[key])}{where}: {message}"
+            answer = answered_value(key, self.values[key])
+            return f"{key}: {_shown(self.values[key])}{where}: {answer or message}"
         places = [f"{name} was set by {o}" for name, o in self.origins.items() if name.startswith(f"{key}.")]
         return f"{key}: {message}" + (f" ({'; '.join(places[:4])})" if places else "")
 
@@ -174,17 +176,33 @@ def _text_keys() -> set[str]:
 _TEXT_KEYS = _text_keys()
 
 
+def whole_key(name: str) -> str:
+    """Return the key that a name without a section stands for; the name itself if none or several do.
+
+    >>> whole_key("batch_size"), whole_key("lr"), whole_key("memory_budget")
+    ('training.batch_size', 'training.learning_rate', 'memory_budget')
+    """
+    found = [key for key in all_keys() if key.rpartition(".")[2] == name]
+    if len(found) == 1:
+        return found[0]
+    return name if found else ACCEPTED.get(name, name)
+
+
 def nearest_hint(key: str) -> str:
-    """Suggest what a key was meant to be: one of that name in any section, else the nearest as a whole."""
+    """Suggest what a key was meant to be: one of that name in any section, a synonym, else the nearest as a whole."""
     known = [*all_keys(), *ALIASES]
-    last = key.rpartition(".")[2]
-    candidates = [name for name in known if name.rpartition(".")[2] == last]
+    last = normal(key)
+    if last in ANSWERS:
+        return f" {ANSWERS[last]}."
+    candidates = [name for name in all_keys() if name.rpartition(".")[2] == last]
+    if not candidates and last in ACCEPTED:
+        return f" Did you mean {ACCEPTED[last]}?"
     if not candidates and "." not in key:
         candidates = difflib.get_close_matches(key, SECTIONS, 1) or [name for name in SECTIONS if key.startswith(name)]
     if not candidates:
         candidates = [name for name in known if difflib.get_close_matches(last, [name.rpartition(".")[2]], 1, 0.75)]
     near = difflib.get_close_matches(key, candidates or known, 1, cutoff=0.0 if candidates else 0.7)
-    return f" Did you mean {near[0]}?" if near else ""
+    return f" Did you mean {ALIASES.get(near[0], near[0])}?" if near else ""
 
 
 def _section_hint(key: str, value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from headrace.errors import UsageError
-from headrace.run.config import ALIASES, SECTIONS, is_text, nearest_hint
+from headrace.run.config import ALIASES, SECTIONS, all_keys, is_text, nearest_hint, whole_key
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 100_000
@@ -44,16 +44,20 @@ def is_override(argument: str) -> bool:
     """Return whether an argument is `key=value` rather than a path with an equals sign in it: year=2024/*.txt."""
     if "=" not in argument or os.path.exists(argument):
         return False
-    return bool(re.match(r"\w+\.\w+=", argument)) or not re.search(r"[/*?\[]", argument)
+    is_known = whole_key(argument.partition("=")[0]) in all_keys()
+    return is_known or bool(re.match(r"\w+\.\w+=", argument)) or not re.search(r"[/*?\[]", argument)
 
 
 def parse_override(text: str) -> tuple[str, Any]:
     """Read `key=value`: as it stands where the key takes text (quotes around all of it go), anything else as YAML.
 
-    >>> parse_override("training.batch_size=32"), parse_override("training.prompt=1984")
+    A key that only one section has may stand without its section.
+
+    >>> parse_override("training.batch_size=32"), parse_override("prompt=1984")
     (('training.batch_size', 32), ('training.prompt', '1984'))
     """
     key, _, value = text.partition("=")
+    key = whole_key(key)
     if "." not in key:
         raise UsageError(f"{text}: write overrides as section.key=value.{nearest_hint(key)}")
     takes_text = is_text(ALIASES.get(key, key))

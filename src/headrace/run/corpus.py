@@ -23,14 +23,33 @@ from headrace.training.pauses import MOST_TOKENS
 LEAST_VALIDATION_TOKENS = 32  # the loss on fewer tokens is meaningless
 
 
+def given_cache(config: Config) -> Cache | None:
+    """Return the finished token cache that the configuration names as its text; None if it names text.
+
+    Its tokenizer and its way of reading special tokens become those of the configuration.
+    """
+    sources, data = config.data.sources, config.data
+    caches = [source for source in sources if isinstance(source, str) and Cache.is_cache(Path(source))]
+    if not caches:
+        return None
+    if len(sources) > 1:
+        raise UsageError(f"{caches[0]}: a token cache, which is trained on alone. Name only it, or only text.")
+    cache = Cache.open(Path(caches[0]))
+    tokenizer = cache.tokenizer
+    if data.tokenizer not in ("", tokenizer.spec):
+        raise UsageError(
+            f"{caches[0]}: this cache was built with the tokenizer {tokenizer.spec!r}, not {data.tokenizer!r}. Leave"
+            " data.tokenizer out, or name the text instead of its cache."
+        )
+    data.tokenizer, data.special_tokens_in_text = tokenizer.spec, tokenizer.special_tokens_in_text
+    return cache
+
+
 def training_sources(config: Config) -> list[Source]:
-    """Return the sources to train on, with the options of the `data` section; a token cache is refused."""
-    for source in config.data.sources:
-        if isinstance(source, str) and Cache.is_cache(Path(source)):
-            raise UsageError(
-                f"{source}: a token cache, not text. To train on it, name its text and its tokenizer too:"
-                f" headrace train TEXT data.tokenizer={Cache.open(Path(source)).tokenizer.spec} data.cache_dir={source}"
-            )
+    """Return the sources to train on: those of a cache as it was built, or text with the options of `data`."""
+    cache = given_cache(config)
+    if cache is not None:
+        return cache.sources
     return config.data.apply_options(as_sources(list(config.data.sources) or standard_library()))
 
 
@@ -39,6 +58,17 @@ def tokenizer_spec(config: Config) -> str:
     data, size = config.data, config.model.vocab_size
     data.tokenizer = data.tokenizer or (f"bpe:{size}" if size else DEFAULT_TOKENIZER)
     return data.tokenizer
+
+
+def prepare_training(config: Config, activity: Activity = ignore) -> Cache:
+    """Return the finished cache of the training text; it is tokenised now if that is not done yet."""
+    return given_cache(config) or prepare(
+        training_sources(config),
+        tokenizer_spec(config),
+        config.data.cache_dir or None,
+        special_tokens_in_text=config.data.special_tokens_in_text,
+        activity=activity,
+    )
 
 
 def expected_vocabulary(spec: str) -> int:
@@ -60,6 +90,8 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) ->
     does. The last step finds everything done where machines share the cache folder; a machine with a folder of its own
     tokenises the rest of the corpus there.
     """
+    if given_cache(config) is not None:
+        return
     sources, tokenizer, folder = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
     special = config.data.special_tokens_in_text
     if group.num_machines > 1:
@@ -70,7 +102,7 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) ->
             prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
         group.wait_for_all("waiting for each machine to prepare its share of the corpus")
     if group.is_main:
-        prepare(sources, tokenizer, folder, special_tokens_in_text=special, activity=activity)
+        prepare_training(config, activity)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
         prepare(sources, tokenizer, folder, special_tokens_in_text=special)
@@ -80,7 +112,7 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) ->
 def open_training(config: Config, rank: int = 0, world_size: int = 1, activity: Activity = ignore) -> Loader:
     """Open a loader of the training text, which gives this rank its rows of every batch."""
     return Loader(
-        training_sources(config),
+        given_cache(config) or training_sources(config),
         rank=rank,
         world_size=world_size,
         split="train" if _is_split(config) else "all",

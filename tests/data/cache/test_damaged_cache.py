@@ -77,14 +77,6 @@ def test_newer_and_foreign_caches(command: Command, cache: hr.Cache) -> None:
     assert "not a token cache (no manifest.json)" in err
 
 
-def test_a_cache_is_not_text(command: Command, cache: hr.Cache) -> None:
-    for arguments in (["train", cache.path], ["plan", cache.path], ["tune", cache.path]):
-        code, _, err = command(*arguments)
-        assert code == 2
-        assert "a token cache, not text" in err
-        assert f"data.cache_dir={cache.path}" in " ".join(err.split())
-
-
 def test_damaged_manifest(command: Command, cache: hr.Cache) -> None:
     path = cache.path / "manifest.json"
     path.write_text(path.read_text().replace('"num_tokens":', '"num_tokens":1', 1))

@@ -29,8 +29,8 @@ def archive(kind: str) -> bytes:
     ("name", "content", "message"),
     [
         ("paper.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF document, not text. Extract its text first: pdftotext"),
-        ("thesis.docx", archive("zip"), "a zip archive .* Unpack it first"),
-        ("corpus.tar", archive("tar"), "a tar archive, not text. Unpack it first"),
+        ("thesis.odt", archive("zip"), r"a zip archive .* Give the file its usual suffix, \.zip or \.docx"),
+        ("corpus.txt", archive("tar"), r"a tar archive, not text. Give the file its usual suffix, \.tar"),
         ("photo.txt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "a PNG image, not text. Leave it out"),
         ("photo.md", b"\xff\xd8\xff\xe0\0\x10JFIF", "a JPEG image"),
         ("data.txt", b"\x1f\x8b\x08\0\0\0\0\0", r"gzip data, not text. Give the file its usual suffix, \.txt\.gz"),

@@ -52,6 +52,7 @@ def prepare(
     text_field: Annotated[str | None, _key("text_field")] = None,
     invalid_utf8: Annotated[InvalidUtf8 | None, _key("invalid_utf8")] = None,
     malformed_lines: Annotated[MalformedLines | None, _key("malformed_lines")] = None,
+    as_plain_text: Annotated[bool | None, _key("as_plain_text")] = None,
     max_expansion: Annotated[int | None, _key("max_expansion")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads that tokenise. Default: one per core.")] = None,
     memory_budget: Annotated[
@@ -73,6 +74,7 @@ def prepare(
         "text_field": text_field,
         "invalid_utf8": invalid_utf8,
         "malformed_lines": malformed_lines,
+        "as_plain_text": as_plain_text,
         "max_expansion": max_expansion,
         "memory_budget": memory_budget,
     }

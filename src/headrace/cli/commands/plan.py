@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.arguments import Arguments, AsJson, ConfigFile, Preset
 from headrace.cli.commands.plan_comparison import show_comparison
 from headrace.cli.layers import config_files, gather
 from headrace.errors import UsageError
@@ -30,6 +30,7 @@ DEFAULT_OUT = Path("plan.yaml")
 
 def plan(
     arguments: Arguments = None,
+    config: ConfigFile = None,
     preset: Preset = "",
     minutes: Annotated[
         float | None,
@@ -48,16 +49,17 @@ def plan(
     of the minutes, and at most two and a half. It keeps every value that a config or KEY=VALUE sets.
     """
     if minutes is not None:
-        _propose(gather(arguments or [], preset, None, None, fallback=""), minutes, out or DEFAULT_OUT, as_json)
+        _propose(gather(arguments or [], preset, None, None, config, fallback=""), minutes, out or DEFAULT_OUT, as_json)
         return
     if out is not None:
         raise UsageError("--out needs --minutes: a prediction writes no file.")
-    if len(config_files(arguments or [])) > 1:
-        _compare(arguments or [], preset, as_json)
+    everything = [*map(str, config or []), *(arguments or [])]
+    if len(config_files(everything)) > 1:
+        _compare(everything, preset, as_json)
         return
-    config = gather(arguments or [], preset, None, None).build()
+    layers = gather(arguments or [], preset, None, None, config)
     with display.spinner("Rehearsing"):
-        result = make_plan(config)
+        result = make_plan(layers.build())
     show_plan(result)
     if as_json:
         typer.echo(json.dumps(result.as_json()))

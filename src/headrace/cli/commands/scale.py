@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.arguments import Arguments, AsJson, ConfigFile, Preset
 from headrace.cli.layers import gather
 from headrace.errors import UsageError
 from headrace.instruments.scaling import Way, describe_disturbance
@@ -25,6 +25,7 @@ MOST_PROCESSES = 100_000
 
 def scale(
     arguments: Arguments = None,
+    config: ConfigFile = None,
     preset: Preset = "",
     cores: Annotated[
         int, typer.Option(min=0, show_default=False, help="The largest number of cores to try. Default: all.")
@@ -38,9 +39,9 @@ def scale(
 ) -> None:
     """Measure the speedup of more cores. It is measured by threads and by processes; `run.processes=auto` uses it."""
     projected = _numbers(project)
-    config = gather(arguments or [], preset, None, None).build()
+    layers = gather(arguments or [], preset, None, None, config)
     with display.spinner(f"Measuring threads and processes, {repeats} times each"):
-        result = measure(config, cores, steps, repeats, projected)
+        result = measure(layers.build(), cores, steps, repeats, projected)
     show_scaling(result)
     if as_json:
         typer.echo(json.dumps(result.as_json()))

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.arguments import Arguments, AsJson, ConfigFile, Preset
 
 
 def train(
     arguments: Arguments = None,
+    config: ConfigFile = None,
     preset: Preset = "",
     out: Annotated[Path | None, typer.Option(help="The run directory to write. Default: runs/ and the time.")] = None,
     resume: Annotated[
@@ -30,7 +31,7 @@ def train(
         from headrace.cli.layers import gather
         from headrace.cli.session import run_training
 
-    layers = gather(arguments or [], preset, out, resume)
+    layers = gather(arguments or [], preset, out, resume, config)
     if force:
         layers.add({"run.force": True}, "--force")
     if measure_again:

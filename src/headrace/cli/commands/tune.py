@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import display
-from headrace.cli.arguments import Arguments, AsJson, Preset
+from headrace.cli.arguments import Arguments, AsJson, ConfigFile, Preset
 from headrace.cli.layers import gather
 from headrace.errors import UsageError
 from headrace.instruments.ladder import Finding, Tuning
@@ -27,6 +27,7 @@ DEFAULT_OUT = Path("tuned.yaml")
 
 def tune(
     arguments: Arguments = None,
+    config: ConfigFile = None,
     preset: Preset = "",
     run: Annotated[
         Path | None,
@@ -43,7 +44,10 @@ def tune(
     if out is not None and not apply:
         raise UsageError("--out needs --apply: without it no file is written.")
     out = out or DEFAULT_OUT
-    layers = gather(arguments or [], preset, None, None) if run is None else _of_run(run, arguments or [], preset)
+    if run is None:
+        layers = gather(arguments or [], preset, None, None, config)
+    else:
+        layers = _of_run(run, [*(arguments or []), *map(str, config or [])], preset)
     if apply:
         check_may_write(out)
     with display.spinner("Tuning") as show:

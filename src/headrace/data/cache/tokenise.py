@@ -59,8 +59,8 @@ class SegmentTokeniser:
         return Entry(tuple(infos), noticed)
 
     def _key(self, segment: Segment, chunk: Chunk) -> str:
-        # Files of a group are named in the shard, so their names are part of what it is.
-        names = [part.name for part in chunk.parts] if segment.is_group else []
+        # Files of a group or an archive are named in the shard, so their names are part of what it is.
+        names = [part.name for part in chunk.parts] if segment.names_files else []
         return digest("shard-1", self._cache.tokenizer.hash, *names, *(part.digest for part in chunk.parts))
 
     def _write(self, segment: Segment, chunk: Chunk, key: str, encoder: Encoder) -> tuple[ShardInfo, Counter[str]]:

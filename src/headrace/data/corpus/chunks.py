@@ -11,6 +11,24 @@ DOCUMENT_OVERHEAD_BYTES = 40
 
 
 @dataclass(frozen=True)
+class TextRange:
+    """Consecutive bytes of a text file."""
+
+    raw: bytes
+    path: str
+    offset: int = 0
+    """Offset of its first byte in the (decompressed) file."""
+    is_continuation: bool = False
+    """Whether it begins in the middle of a document."""
+    is_open: bool = False
+    """Whether its last document continues after the range."""
+    first_line: Callable[[], int] = lambda: 1
+    """Returns the number of its first line; only called for error messages."""
+    is_last: bool = True
+    """Whether the file ends with it."""
+
+
+@dataclass(frozen=True)
 class FilePart:
     """One file's part of a chunk. Its documents are split off when they are asked for."""
 

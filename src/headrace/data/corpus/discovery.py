@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from headrace.data.corpus.formats.registry import is_readable, shown_formats
+from headrace.data.corpus.formats.registry import is_readable, shown_formats, why_unread
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
 
@@ -136,8 +136,7 @@ def _walk(folder: str, skipped: Counter[str]) -> Iterator[str]:
             if is_readable(name):
                 yield os.path.join(root, name)
             else:
-                suffix = os.path.splitext(name)[1]
-                skipped[f"file(s) with the suffix {suffix}" if suffix else "file(s) without a suffix"] += 1
+                skipped[why_unread(name)] += 1
 
 
 def _is_text_folder(folder: str, trees: list[str], skipped: Counter[str]) -> bool:

@@ -1,21 +1,22 @@
 """Segments become chunks of documents, in bounded memory, whatever the format.
 
-`Reader` is what one builder uses to read; it keeps a few compressed files open between their segments, because those
-can only be read front to back.
+`Reader` is what one builder uses to read; it keeps a few files open between their segments that can only be read front
+to back: compressed ones, tables and archives.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 
 from headrace.data.corpus.chunks import Chunk
-from headrace.data.corpus.compression import CompressedFile
 from headrace.data.corpus.formats.format import TextFormat
-from headrace.data.corpus.formats.registry import format_of
+from headrace.data.corpus.formats.registry import format_for
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.segments import Segment
-from headrace.data.corpus.sources import Source, SourceFile
+from headrace.data.corpus.sources import Source
+from headrace.data.corpus.streams import FileStream, SequentialFile
 
 MAX_OPEN_STREAMS = 4
 
@@ -25,7 +26,7 @@ class Reader:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
-        self._streams: dict[tuple[int, str], CompressedFile] = {}
+        self._streams: dict[tuple[int, str], SequentialFile] = {}
         self._lock = threading.Lock()
 
     def chunks(self, segment: Segment) -> Iterator[Chunk]:
@@ -35,11 +36,11 @@ class Reader:
             return _group_chunks(source, segment)
         if segment.is_sequential:
             return self._stream_chunks(source, segment)
-        format = format_of(segment.path)
-        return format.read(source, segment.files[0], segment.begin, segment.end, segment.is_last)
+        file = segment.files[0]
+        return format_for(source, file).read(source, file, segment.begin, segment.end, segment.is_last)
 
     def close(self) -> None:
-        """Close the compressed files that are open between segments."""
+        """Close the files that are open between segments."""
         with self._lock:
             for stream in self._streams.values():
                 stream.close()
@@ -53,14 +54,11 @@ class Reader:
         if stream is None or stream.num_chunks > segment.ordinal:
             if stream is not None:
                 stream.close()
-            stream = _open_compressed(source, segment.files[0])
+            stream = format_for(source, segment.files[0]).open_stream(source, segment.files[0])
         try:
-            for _ in stream.parts(until=segment.ordinal):
+            for _ in stream.chunks(until=segment.ordinal):
                 pass
-            for part in stream.parts(until=None if segment.is_last else segment.ordinal + 1):
-                chunk = Chunk()
-                chunk.add(part)
-                yield chunk
+            yield from stream.chunks(until=None if segment.is_last else segment.ordinal + 1)
         except BaseException:
             stream.close()
             raise
@@ -76,10 +74,12 @@ class Reader:
 def _group_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
     chunk = Chunk()
     for file in segment.files:
+        format = format_for(source, file)
+        assert isinstance(format, TextFormat), f"{file.path} is read as text, but {format.name} is not"
         if not file.compression:
-            chunk.add(_text_format(file).read_range(source, file, 0, file.size, True))
+            chunk.add(format.read_range(source, file, 0, file.size, True))
             continue
-        with _open_compressed(source, file) as stream:
+        with FileStream(source, file, functools.partial(_given, format)) as stream:
             for part in stream.parts(until=None):
                 chunk.add(part)
                 if chunk.nbytes >= current_scale().segment_bytes:
@@ -89,11 +89,6 @@ def _group_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
         yield chunk
 
 
-def _open_compressed(source: Source, file: SourceFile) -> CompressedFile:
-    return CompressedFile(source, file, _text_format(file))
-
-
-def _text_format(file: SourceFile) -> TextFormat:
-    format = format_of(file.path)
-    assert isinstance(format, TextFormat), f"{file.path} is read as text, but {format.name} is not"
+def _given(format: TextFormat, _: bytes) -> TextFormat:
+    """Return a format that has been chosen before."""
     return format

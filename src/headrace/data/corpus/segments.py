@@ -1,9 +1,10 @@
 """Segments: a corpus laid out in units of about 8 MiB, known from file sizes alone, before anything is read.
 
 A segment is what order permutes and what workers take from the list of work. A large text file is many segments, cut on
-document boundaries where possible; a compressed file is as many as its size suggests, read front to back; a parquet
-file is cut between row groups; small files go together into one segment. Where such a group ends is decided by the
-names of its own files, so that one more file in the corpus changes one group and leaves all others alone.
+document boundaries where possible; a compressed file, a table or an archive is as many as its size suggests, read front
+to back; a parquet file is cut between row groups; small files go together into one segment. Where such a group ends is
+decided by the names of its own files, so that one more file in the corpus changes one group and leaves all others
+alone.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from enum import StrEnum
 import numpy as np
 
 from headrace.data.corpus.discovery import iterate_files
-from headrace.data.corpus.formats.format import expected_bytes
-from headrace.data.corpus.formats.registry import format_of
+from headrace.data.corpus.formats.format import Format, expected_bytes
+from headrace.data.corpus.formats.registry import format_for, format_of
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
@@ -32,7 +33,7 @@ class Kind(StrEnum):
     RANGE = "range"
     """A range of bytes of a text file."""
     STREAM = "stream"
-    """A range of the text of a compressed file, which can only be read front to back."""
+    """A range of the text of a file that can only be read front to back: compressed, a table, an archive."""
     ROWS = "rows"
     """Records of a file that knows where they lie."""
 
@@ -86,6 +87,11 @@ class Segment:
         return self.kind == Kind.GROUP
 
     @property
+    def names_files(self) -> bool:
+        """Whether its shards name the files that their text is from: several small ones, or members of an archive."""
+        return self.is_group or format_of(self.path).is_archive
+
+    @property
     def is_sequential(self) -> bool:
         """Whether its text can only be reached through the segments of the file before it."""
         return self.kind == Kind.STREAM
@@ -103,7 +109,7 @@ class Segment:
 
 
 def divide_corpus(sources: Sequence[Source], skipped: Counter[str] | None = None) -> list[Segment]:
-    """Divide a corpus into segments. Reads directory entries and parquet footers, nothing else.
+    """Divide a corpus into segments. Reads directory entries, parquet footers and how tables begin, nothing else.
 
     Files that are left out are counted in `skipped`, by reason.
     """
@@ -111,26 +117,19 @@ def divide_corpus(sources: Sequence[Source], skipped: Counter[str] | None = None
     segments: list[Segment] = []
     for index, source in enumerate(sources):
         before = len(segments)
-        group: list[SourceFile] = []
-        group_bytes = 0
+        group = _Group(index, source)
         for file in iterate_files(source, skipped):
             expected = expected_bytes(file)
-            if not format_of(file.path).is_text or expected >= current_scale().segment_bytes:
-                if group:
-                    segments.append(_group_segment(index, source, group, group_bytes))
-                    group, group_bytes = [], 0
-                segments.extend(_file_segments(index, source, file))
+            format = format_for(source, file)
+            if not format.is_text or expected >= current_scale().segment_bytes:
+                segments += [*group.take(), *_file_segments(index, source, file, format)]
                 continue
-            if group and file.root != group[0].root:  # names within a group are relative to one place
-                segments.append(_group_segment(index, source, group, group_bytes))
-                group, group_bytes = [], 0
-            group.append(file)
-            group_bytes += expected
-            if _group_ends(file.name, expected, group_bytes):
-                segments.append(_group_segment(index, source, group, group_bytes))
-                group, group_bytes = [], 0
-        if group:
-            segments.append(_group_segment(index, source, group, group_bytes))
+            if group.files and file.root != group.files[0].root:  # names within a group are relative to one place
+                segments += group.take()
+            group.add(file, format, expected)
+            if _group_ends(file.name, expected, group.nbytes):
+                segments += group.take()
+        segments += group.take()
         if len(segments) == before:
             raise CorpusError(f"{source.label}: the corpus is empty: there is no file with any content.")
     return segments
@@ -162,28 +161,54 @@ def _group_ends(name: str, size: int, group_bytes: int) -> bool:
     return group_bytes >= scale.segment_bytes or chance < size / scale.group_bytes
 
 
-def _group_segment(index: int, source: Source, files: list[SourceFile], nbytes: int) -> Segment:
-    fingerprint = digest(source.reading_hash, *(file.fingerprint for file in files))
-    return Segment(
-        index,
-        Kind.GROUP,
-        files[0].path,
-        0,
-        nbytes,
-        fingerprint,
-        num_files=len(files),
-        root_length=files[0].root_length,
-        files=FileList(files),
-    )
+class _Group:
+    """Small files that are to share a segment."""
+
+    def __init__(self, index: int, source: Source) -> None:
+        self._index, self._source = index, source
+        self._clear()
+
+    def _clear(self) -> None:
+        self.files: list[SourceFile] = []
+        self.nbytes = 0
+        self._fingerprints: list[str] = []
+
+    def add(self, file: SourceFile, format: Format, nbytes: int) -> None:
+        """Add a file of about so many bytes of text."""
+        self.files.append(file)
+        self.nbytes += nbytes
+        self._fingerprints.append(_fingerprint(file, format))
+
+    def take(self) -> Iterator[Segment]:
+        """Yield the segment of the files so far, if there are any, and begin anew."""
+        if not self.files:
+            return
+        yield Segment(
+            self._index,
+            Kind.GROUP,
+            self.files[0].path,
+            0,
+            self.nbytes,
+            digest(self._source.reading_hash, *self._fingerprints),
+            num_files=len(self.files),
+            root_length=self.files[0].root_length,
+            files=FileList(self.files),
+        )
+        self._clear()
 
 
-def _file_segments(index: int, source: Source, file: SourceFile) -> Iterator[Segment]:
-    format = format_of(file.path)
-    kind = Kind.ROWS if not format.is_text else Kind.STREAM if file.compression else Kind.RANGE
+def _fingerprint(file: SourceFile, format: Format) -> str:
+    """Return text that changes whenever the file, or the way of reading it, may have changed."""
+    return f"{file.fingerprint}|{format.mark}" if format.mark else file.fingerprint
+
+
+def _file_segments(index: int, source: Source, file: SourceFile, format: Format) -> Iterator[Segment]:
+    kind = Kind.STREAM if format.is_sequential(file) else Kind.RANGE if format.is_text else Kind.ROWS
     pieces = format.divide(source, file)
     for ordinal, piece in enumerate(pieces):
         # The number after the kind is the version of the boundaries: other cuts are other segments.
-        fingerprint = digest(source.reading_hash, file.fingerprint, f"{kind} 2", f"{piece.begin}-{piece.end}")
+        place = f"{piece.begin}-{piece.end}"
+        fingerprint = digest(source.reading_hash, _fingerprint(file, format), f"{kind} 2", place)
         yield Segment(
             index,
             kind,

@@ -14,7 +14,11 @@ _RENAME = "Give the file its usual suffix, {suffix}, and headrace reads it"
 # How a file begins, what that makes it, and what to do. Short or wordlike beginnings carry more than their magic bytes.
 _BEGINNINGS = (
     (b"%PDF-", "a PDF document", f"{_EXTRACT}: pdftotext {{path}}"),
-    (b"PK\x03\x04", "a zip archive (.zip, .docx, .xlsx, .odt and .epub are)", f"{_UNPACK}, or {_EXTRACT.lower()}"),
+    (
+        b"PK\x03\x04",
+        "a zip archive (.docx, .xlsx, .odt and .epub are too)",
+        f"{_RENAME.format(suffix='.zip or .docx')}; or {_EXTRACT.lower()}",
+    ),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office document (.doc, .xls)", _CONVERT),
     (b"{\\rtf", "a rich text document", _CONVERT),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", _UNPACK),
@@ -38,7 +42,7 @@ _BEGINNINGS = (
 )
 _AT_OTHER_PLACES = (
     (4, b"1AY&SY", "bzip2 data", _RENAME.format(suffix=".txt.bz2")),
-    (257, b"ustar", "a tar archive", _UNPACK),
+    (257, b"ustar", "a tar archive", _RENAME.format(suffix=".tar or .tar.gz")),
     (8, b"WEBP", "a WebP image", "Leave it out"),
     (8, b"WAVEfmt", "a WAVE recording", "Leave it out"),
     (4, b"ftyp", "a video or a recording (MP4)", "Leave it out"),

@@ -28,17 +28,19 @@ class SourceOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     document: DocumentKind = "file"
-    """What one document is in a text file (.jsonl: each line is one; .parquet: each row)."""
+    """What one document is in a text file (.jsonl: each line is one; .parquet, .csv, .tsv: each row)."""
     delimiter: str = ""
     """The text between documents, with document=delimiter."""
     text_field: str = "text"
-    """The .jsonl key or .parquet column that holds the text."""
+    """The key (.jsonl, .json) or column (.parquet, .csv, .tsv) that holds the text."""
     invalid_utf8: InvalidUtf8 = "replace"
     """Bytes that are not UTF-8: replace them by U+FFFD and count them, or refuse the file."""
     malformed_lines: MalformedLines = "refuse"
-    """Lines of .jsonl that are not an object with the text field: refuse the file, or skip and count them."""
+    """Lines of .jsonl (items of .json, rows of .csv) without the text: refuse the file, or skip and count them."""
+    as_plain_text: bool = False
+    """Read .csv, .tsv, .json and .html files as they are, like source code, instead of the texts in them."""
     max_expansion: int = Field(default=100, ge=1)
-    """A compressed file that expands beyond this factor (and 64 MiB) is refused as a decompression bomb."""
+    """A compressed file or archive that expands beyond this factor (and 64 MiB) is refused as a decompression bomb."""
 
     @model_validator(mode="after")
     def _check_delimiter(self) -> Self:
@@ -188,7 +190,8 @@ def _source_from_dict(fields: dict[str, object]) -> Source:
 def standard_library() -> Source:
     """Return the zero-download corpus: the Python standard library's own source and texts on this disk."""
     root = sysconfig.get_paths()["stdlib"]
-    return Source(path=root, name=f"Python {sys.version_info.major}.{sys.version_info.minor} standard library")
+    name = f"Python {sys.version_info.major}.{sys.version_info.minor} standard library"
+    return Source(path=root, name=name, as_plain_text=True)
 
 
 def suffix_of(name: str, strip_compression: bool = False) -> str:

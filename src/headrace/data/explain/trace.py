@@ -68,7 +68,7 @@ class Tracer:
         if not file or not ordinal.isdigit() or not document.isdigit():
             raise UsageError(f"{name!r} does not name a document; names look like corpus/a.txt#0.3")
         for index, segment in enumerate(self._cache.segments):
-            may_hold = segment.is_group or segment.path == file
+            may_hold = segment.names_files or segment.path == file
             if segment.ordinal == int(ordinal) and may_hold:
                 found = self._documents(index).find(file, int(document))
                 if found is not None:
@@ -95,7 +95,7 @@ class _SegmentDocuments:
         parts = cache.parts(index)
         for place, part in enumerate(parts):
             # Equal text shares a shard, so outside groups the shard does not know whose text it is.
-            file = root + part.name if segment.is_group else segment.path
+            file = root + part.name if segment.names_files else segment.path
             # Documents are counted where they end; what goes on beyond the segment is named here too.
             count = part.num_documents + (part.is_open and place == len(parts) - 1)
             if self._files and self._files[-1] == file:

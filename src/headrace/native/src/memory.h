@@ -73,13 +73,19 @@ template <class E> struct Memory {
         document_start = arena.take<int32_t>(rows);
         position = arena.take<int32_t>(rows);
         stream = arena.matrix<float>(rows, width);
-        stream_grad = arena.matrix<float>(rows, width);
+        stream_grad = stream;  // the stream itself is done with before the backward pass begins
         normed_grad = arena.matrix<float>(rows, width);
         normed = arena.matrix<E>(rows, width);
+        const long feed_begin = arena.used;
         gated = arena.matrix<E>(rows, shape.feed_forward);
         up_grad = arena.matrix<E>(rows, shape.up_width());
+        const long feed_end = arena.used;
+        // Attention's gradients come after those of the feed-forward part and take their place, unless padding is read
+        // with the last number of a row: there, nothing may lie but zeros.
+        if (shape.feed_forward % 2 == 0 && head % 2 == 0) arena.used = feed_begin;
         qkv_grad = arena.matrix<E>(rows, 3 * width);
         attended_grad = arena.matrix<E>(rows, width);
+        if (arena.used < feed_end) arena.used = feed_end;
         rounded_grad = arena.matrix<E>(rows, width);
         const long chunks = num_logit_chunks(shape, sequences_at_once);
         logits = arena.matrix<E>((rows + chunks - 1) / chunks, shape.vocabulary);
@@ -104,7 +110,7 @@ template <class E> struct Memory {
         bytes = arena.used;
     }
 
-    static constexpr long LOGIT_BYTES = 16 << 20;
+    static constexpr long LOGIT_BYTES = 12 << 20;
 };
 
 }  // namespace ISA

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from headrace.data.corpus.chunks import TextRange
 from headrace.data.corpus.formats import registry
-from headrace.data.corpus.formats.format import Format, Piece, RecordFormat, TextFormat, TextRange
+from headrace.data.corpus.formats.format import Format, Piece, RecordFormat, TextFormat
 from headrace.data.corpus.formats.registry import format_of, is_readable, register, shown_formats
 from headrace.data.corpus.sources import Source, SourceFile
 

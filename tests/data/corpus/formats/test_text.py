@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.data.corpus.formats.format import TextRange
+from headrace.data.corpus.chunks import TextRange
 from headrace.data.corpus.formats.text import PlainText
 from headrace.data.corpus.sources import Source
 from tests.data.corpus.test_readers import COMPRESS, documents

@@ -1,7 +1,7 @@
 """The interface of a file format: which files have it, how a file is divided, and how its parts become documents.
 
-There are two families. Text formats are runs of bytes that can be cut at any boundary, compressed as a whole, and read
-together with other small files. Record formats know themselves where their records lie.
+There are families. Text formats are runs of bytes that can be cut at any boundary, compressed as a whole, and read
+together with other small files. Record formats know themselves where their records lie. Archives hold other files.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import BinaryIO
 
-from headrace.data.corpus.chunks import DOCUMENT_OVERHEAD_BYTES, Chunk, FilePart
+from headrace.data.corpus.chunks import DOCUMENT_OVERHEAD_BYTES, Chunk, FilePart, TextRange
 from headrace.data.corpus.planned_files import open_planned, unchanged
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.signatures import refuse_what_is_not_text
 from headrace.data.corpus.sources import Source, SourceFile
+from headrace.data.corpus.streams import FileStream, SequentialFile
 from headrace.data.corpus.utf8 import as_utf8, without_byte_order_mark
 from headrace.errors import CorpusError
 
@@ -39,22 +40,6 @@ class Piece:
     """Raw bytes, as far as they can be estimated without reading."""
 
 
-@dataclass(frozen=True)
-class TextRange:
-    """Consecutive bytes of a text file."""
-
-    raw: bytes
-    path: str
-    offset: int = 0
-    """Offset of its first byte in the (decompressed) file."""
-    is_continuation: bool = False
-    """Whether it begins in the middle of a document."""
-    is_open: bool = False
-    """Whether its last document continues after the range."""
-    first_line: Callable[[], int] = lambda: 1
-    """Returns the number of its first line; only called for error messages."""
-
-
 class Format(ABC):
     """A file format."""
 
@@ -66,6 +51,21 @@ class Format(ABC):
     """The format as error messages list it."""
     is_text: bool
     """Whether small files share a segment and compressed ones are read front to back."""
+    is_markup = False
+    """Whether its files can also be read as plain text (`data.as_plain_text`)."""
+    is_archive = False
+    """Whether its files hold other files, which are named in shards."""
+    mark = ""
+    """What is added to the fingerprint of its files, so that tokens of another way of reading them are not used. Files
+    of the formats that headrace has always had are fingerprinted without one."""
+
+    def is_sequential(self, file: SourceFile) -> bool:
+        """Check whether a file can only be read front to back."""
+        return False
+
+    def open_stream(self, source: Source, file: SourceFile) -> SequentialFile:
+        """Open a file that can only be read front to back."""
+        raise AssertionError(f"{file.path}: {self.name} is not read front to back")
 
     @abstractmethod
     def divide(self, source: Source, file: SourceFile) -> list[Piece]:
@@ -97,12 +97,14 @@ class TextFormat(Format):
         """Return how many bytes before its start `find_boundary` looks at: by default a character."""
         return 4
 
+    def is_sequential(self, file: SourceFile) -> bool:
+        return bool(file.compression)
+
+    def open_stream(self, source: Source, file: SourceFile) -> SequentialFile:
+        return FileStream(source, file, lambda _: self)
+
     def divide(self, source: Source, file: SourceFile) -> list[Piece]:
-        total = expected_bytes(file)
-        size = current_scale().segment_bytes
-        count = max(1, round(total / size))
-        bounds = [number * size for number in range(count)] + [total]
-        return [Piece(begin, end, end - begin) for begin, end in pairwise(bounds)]
+        return divide_evenly(expected_bytes(file))
 
     def read(self, source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> Iterator[Chunk]:
         chunk = Chunk()
@@ -120,7 +122,8 @@ class TextFormat(Format):
                     f"{file.path}: changed while the corpus was being read. Run again when it is complete."
                 )
         line = functools.partial(_line_number, file, start)
-        return self.part(source, file, TextRange(raw, file.path, start, not starts_document, not ends_document, line))
+        text = TextRange(raw, file.path, start, not starts_document, not ends_document, line, is_last)
+        return self.part(source, file, text)
 
     def part(self, source: Source, file: SourceFile, text: TextRange) -> FilePart:
         """Return a range of a file as part of a chunk."""
@@ -158,6 +161,23 @@ class TextFormat(Format):
             reach *= 4
 
 
+class ChosenFormat(Format):
+    """A suffix that says too little: each file is read by the text format that `for_beginning` returns for it."""
+
+    is_text = True
+    is_markup = True
+
+    @abstractmethod
+    def for_beginning(self, source: Source, path: str, beginning: bytes) -> Format:
+        """Return the format of one file by how it begins (some 64 KiB)."""
+
+    def divide(self, source: Source, file: SourceFile) -> list[Piece]:
+        raise AssertionError(f"{file.path}: divided before its format was chosen")
+
+    def read(self, source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> Iterator[Chunk]:
+        raise AssertionError(f"{file.path}: read before its format was chosen")
+
+
 class RecordFormat(Format):
     """A format of records, each a document: it says itself where they lie, and yields them in batches."""
 
@@ -192,6 +212,14 @@ class RecordFormat(Format):
 def expected_bytes(file: SourceFile) -> int:
     """Estimate how much text a file holds."""
     return file.size * (ASSUMED_EXPANSION if file.compression else 1)
+
+
+def divide_evenly(total: int) -> list[Piece]:
+    """Divide a number of bytes into pieces of about a segment each."""
+    size = current_scale().segment_bytes
+    count = max(1, round(total / size))
+    bounds = [number * size for number in range(count)] + [total]
+    return [Piece(begin, end, end - begin) for begin, end in pairwise(bounds)]
 
 
 def _record_chunk(source: Source, file: SourceFile, documents: list[bytes], noticed: Counter[str]) -> Chunk:

@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from headrace.data.corpus.formats.format import TextFormat, TextRange
+from headrace.data.corpus.chunks import TextRange
+from headrace.data.corpus.formats.format import TextFormat
 from headrace.data.corpus.formats.text import split_lines
 from headrace.data.corpus.sources import Source
 from headrace.errors import CorpusError
@@ -15,7 +16,10 @@ from headrace.errors import CorpusError
 LINE_LIMIT_BYTES = 32 << 20
 STRUCTURE_LIMIT_BYTES = 4 << 20
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+"""A string of JSON, as a pattern. One that is never closed goes on to the end: to look for its end from every quote in
+it would take the square of its length."""
+_STRING = re.compile(STRING, re.DOTALL)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -45,7 +49,7 @@ class JsonLines(TextFormat):
                 if not line.strip():
                     continue
                 try:
-                    document = _text_of(source, line, noticed)
+                    document = text_of(source, line, noticed)
                 except ValueError as problem:
                     if source.malformed_lines == "skip":
                         noticed["malformed_lines"] += 1
@@ -65,30 +69,39 @@ def _outside_strings(line: bytes) -> int:
     return len(line) - sum(found.end() - found.start() - 2 for found in _STRING.finditer(line))
 
 
-def _text_of(source: Source, line: bytes, noticed: Counter[str]) -> bytes:
-    field_name = source.text_field
-    if len(line) > STRUCTURE_LIMIT_BYTES and _outside_strings(line) > STRUCTURE_LIMIT_BYTES:
+def text_of(source: Source, raw: bytes, noticed: Counter[str], allows_string: bool = False) -> bytes:
+    """Return the text in the field of a JSON object, or (`allows_string`) a JSON string itself, as UTF-8.
+
+    ValueError: there is none, or more structure around it than fits into memory.
+    """
+    if len(raw) > STRUCTURE_LIMIT_BYTES and _outside_strings(raw) > STRUCTURE_LIMIT_BYTES:
         # As objects of Python, brackets and numbers take some 20 times their bytes.
         raise ValueError(f"over {STRUCTURE_LIMIT_BYTES >> 20} MiB of brackets and numbers around the text")
     try:
-        value = json.loads(line)
+        value = json.loads(raw)
     except json.JSONDecodeError as problem:
         raise ValueError(f"not valid JSON ({problem.msg} at character {problem.colno})") from None
     except RecursionError:
         raise ValueError("not valid JSON (nested too deeply)") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"a JSON {type(value).__name__} where an object with the field {field_name!r} was expected")
-    if field_name not in value:
-        known = ", ".join(sorted(value)[:8]) or "none"
-        raise ValueError(f"no field {field_name!r} (fields here: {known}); name the right one: data.text_field=NAME")
-    text = value[field_name]
-    if not isinstance(text, str):
-        raise ValueError(f"field {field_name!r} holds {type(text).__name__}, not a string")
+    text = value if allows_string and isinstance(value, str) else _field(source.text_field, value)
     try:
         return text.encode()
     except UnicodeEncodeError:  # JSON can spell lone surrogates, which UTF-8 cannot
         if source.invalid_utf8 == "refuse":
-            raise ValueError(f"field {field_name!r} has a lone surrogate, which is not valid UTF-8") from None
+            raise ValueError("the text has a lone surrogate, which is not valid UTF-8") from None
         text, count = _SURROGATES.subn("\ufffd", text)
         noticed["invalid_utf8"] += count
         return text.encode()
+
+
+def _field(name: str, value: object) -> str:
+    """Return a field of a JSON object that holds a string."""
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON {type(value).__name__} where an object with the field {name!r} was expected")
+    if name not in value:
+        known = ", ".join(sorted(value)[:8]) or "none"
+        raise ValueError(f"no field {name!r} (fields here: {known}); name the right one: data.text_field=NAME")
+    text = value[name]
+    if not isinstance(text, str):
+        raise ValueError(f"field {name!r} holds {type(text).__name__}, not a string")
+    return text

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from headrace.data.corpus.formats.format import Format
+from collections.abc import Callable
+
+from headrace.data.corpus.formats.docx import Docx
+from headrace.data.corpus.formats.format import ChosenFormat, Format
+from headrace.data.corpus.formats.html import Html
+from headrace.data.corpus.formats.json_array import Json
 from headrace.data.corpus.formats.jsonl import JsonLines
 from headrace.data.corpus.formats.parquet import Parquet
-from headrace.data.corpus.formats.text import PlainText
-from headrace.data.corpus.sources import COMPRESSED_SUFFIXES, suffix_of
+from headrace.data.corpus.formats.table import Csv, Tsv
+from headrace.data.corpus.formats.tar import Tar
+from headrace.data.corpus.formats.text import TEXT
+from headrace.data.corpus.formats.zip import Zip
+from headrace.data.corpus.sources import COMPRESSED_SUFFIXES, Source, SourceFile, suffix_of
+from headrace.data.corpus.streams import beginning_of
 
-TEXT = PlainText()
-"""The format of a file that the user names explicitly and whose suffix belongs to no format."""
-FORMATS: list[Format] = [TEXT, JsonLines(), Parquet()]
+FORMATS: list[Format] = [TEXT, JsonLines(), Parquet(), Csv(), Tsv(), Json(), Html(), Docx(), Zip(), Tar()]
 _BY_SUFFIX = {suffix: format for format in FORMATS for suffix in format.suffixes}
 
 
@@ -21,14 +28,38 @@ def register(format: Format) -> None:
 
 
 def format_of(path: str) -> Format:
-    """Return the format of a file, by its suffix before any suffix of compression."""
+    """Return the format of a file, by its suffix before any suffix of compression; of any other file, plain text."""
     return _BY_SUFFIX.get(suffix_of(path, strip_compression=True), TEXT)
 
 
+def resolve(source: Source, path: str, beginning: Callable[[], bytes]) -> Format:
+    """Return how a file of a source is read: by its suffix, and for some suffixes by how it begins."""
+    format = format_of(path)
+    if format.is_markup and source.as_plain_text:
+        return TEXT
+    return format.for_beginning(source, path, beginning()) if isinstance(format, ChosenFormat) else format
+
+
+def format_for(source: Source, file: SourceFile) -> Format:
+    """Return how a file on the disk is read."""
+    return resolve(source, file.path, lambda: beginning_of(file))
+
+
 def is_readable(name: str) -> bool:
-    """Check whether a file found in a folder has a suffix that headrace reads."""
+    """Check whether a file found in a folder has a suffix that headrace reads. Archives are read when they are named:
+    a folder often holds one beside what was in it."""
     format = _BY_SUFFIX.get(suffix_of(name, strip_compression=True))
-    return format is not None and (format.is_text or suffix_of(name) in format.suffixes)
+    if format is None or format.is_archive:
+        return False
+    return format.is_text or suffix_of(name) in format.suffixes
+
+
+def why_unread(name: str) -> str:
+    """Return the reason, in the plural, why a file found in a folder is not read."""
+    if format_of(name).is_archive:
+        return "archive(s), which are read when they are named"
+    suffix = suffix_of(name)
+    return f"file(s) with the suffix {suffix}" if suffix else "file(s) without a suffix"
 
 
 def shown_formats() -> str:

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from headrace.data.corpus.chunks import TextRange
 from headrace.data.corpus.cuts import character_start, first_safe_cut
-from headrace.data.corpus.formats.format import TextFormat, TextRange
+from headrace.data.corpus.formats.format import TextFormat
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source
 
@@ -23,7 +24,7 @@ class PlainText(TextFormat):
     suffixes = frozenset(
         f".{name}"
         for line in (
-            "txt text md markdown rst tex org adoc log csv tsv srt html htm xml json yaml yml toml ini cfg",
+            "txt text md markdown rst tex org adoc log srt xml yaml yml toml ini cfg",
             "py pyi ipynb c h cc cpp cxx hpp hh cu cuh m mm java kt scala go rs swift zig js mjs ts jsx tsx vue css",
             "scss rb php pl pm lua r jl hs ml mli fs ex exs erl clj lisp el sh bash zsh ps1 sql proto cmake mk gradle",
             "asm s v vhd nim dart cs vb f90 f pas tcl awk vim",
@@ -54,6 +55,10 @@ class PlainText(TextFormat):
             first, last = first or documents, documents
         if last is not None:
             yield _without_empty(last, last is first and text.is_continuation, text.is_open, noticed)
+
+
+TEXT = PlainText()
+"""The format of a file that the user names explicitly and whose suffix belongs to no format."""
 
 
 def _document_boundary(source: Source, window: bytes, start: int, is_end: bool) -> int | None:
