@@ -1,7 +1,7 @@
 """Tokenizers as llama.cpp writes them down: a list of tokens, merges, and one of its own ways to split text.
 
-llama.cpp knows byte-level BPE with GPT-2's split. A `bpe:N` tokenizer is one. A `byte` tokenizer is one without merges. A
-`char` tokenizer becomes one: each character is spelled as its UTF-8 bytes, and merges put those together again.
+llama.cpp knows byte-level BPE with GPT-2's split. A `bpe:N` tokenizer is one. A `byte` tokenizer is one without merges.
+A `char` tokenizer becomes one: each character is spelled as its UTF-8 bytes, and merges put those together again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,7 @@ from headrace.errors import UsageError
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 """The kinds of a token, as GGUF numbers them."""
-_BPE_EXTRAS = (
-    "dropout",
-    "unk_token",
-    "continuing_subword_prefix",
-    "end_of_word_suffix",
-    "byte_fallback",
-    "ignore_merges",
-)
+_BPE_EXTRAS = "dropout continuing_subword_prefix end_of_word_suffix byte_fallback ignore_merges".split()
 
 
 @dataclass(frozen=True)
@@ -80,25 +73,34 @@ def _characters_as_merges(data: dict[str, Any]) -> tuple[dict[str, int], list[st
 
 def _check_is_gpt2_bpe(spec: str, data: dict[str, Any]) -> None:
     """Refuse a tokenizer that llama.cpp would split or merge in another way, and say which part of it is the reason."""
-    model, split = data["model"], data.get("pre_tokenizer") or {}
-    reason = ""
-    if model.get("type") != "BPE":
-        reason = f"its model is {model.get('type')}, not BPE"
-    elif data.get("normalizer"):
-        reason = f"its normalizer {data['normalizer'].get('type')} changes text first"
-    elif extra := next((name for name in _BPE_EXTRAS if model.get(name)), ""):
-        reason = f"its BPE has {extra}"
-    elif split.get("type") != "ByteLevel" or split.get("add_prefix_space", True):
-        reason = f"its pre-tokenizer is {split.get('type')}{' with a space before' if split.get('type') == 'ByteLevel' else ''}"
-    elif not split.get("use_regex", True) and not is_byte_table(data):
-        reason = "its pre-tokenizer does not split text into words"
-    elif trimmed := next((t["content"] for t in data.get("added_tokens") or () if _trims(t)), ""):
-        reason = f"its token {trimmed!r} takes the white space around it, or stands only between words"
+    reason = _difference(data)
     if reason:
         raise UsageError(
-            f"tokenizer {spec}: GGUF cannot express it: {reason}. Tokenizers that can be exported: bpe:N, char, byte, and"
-            " a tokenizer.json that is byte-level BPE with GPT-2's split (such as gpt2)."
+            f"tokenizer {spec}: GGUF cannot express it: {reason}. Tokenizers that can be exported: bpe:N, char, byte,"
+            " and a tokenizer.json that is byte-level BPE with GPT-2's split (such as gpt2)."
         )
+
+
+def _difference(data: dict[str, Any]) -> str:
+    """Say what a parsed tokenizer.json does that llama.cpp's byte-level BPE does not; empty if there is nothing."""
+    model, split = data["model"], data.get("pre_tokenizer") or {}
+    if model.get("type") != "BPE":
+        return f"its model is {model.get('type')}, not BPE"
+    if data.get("normalizer"):
+        return f"its normalizer {data['normalizer'].get('type')} changes text first"
+    for extra in _BPE_EXTRAS:
+        if model.get(extra):
+            return f"its BPE has {extra}"
+    if split.get("type") != "ByteLevel":
+        return f"its pre-tokenizer is {split.get('type')}, not ByteLevel"
+    if split.get("add_prefix_space", True):
+        return "its pre-tokenizer adds a space before a text"
+    if not split.get("use_regex", True) and not is_byte_table(data):
+        return "its pre-tokenizer does not split text into words"
+    if not byte_vocabulary().keys() <= model["vocab"].keys():
+        return "its vocabulary lacks some bytes"
+    trimmed = next((token["content"] for token in data.get("added_tokens") or () if _trims(token)), "")
+    return f"its token {trimmed!r} takes the white space around it, or stands only between words" if trimmed else ""
 
 
 def _trims(added: dict[str, Any]) -> bool:
