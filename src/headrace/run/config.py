@@ -16,6 +16,9 @@ from headrace.quick import LIMITS, quick_limits
 from headrace.run.synonyms import ACCEPTED, ANSWERS, answered_value, normal, usual_value
 from headrace.training.config import TrainingConfig
 
+TrackerName = Literal["tensorboard", "trackio", "wandb", "mlflow"]
+"""The trackers that there are: each is a file of this name in run/trackers/."""
+
 
 class RunConfig(BaseModel):
     """Where the results of a run go, and the processes that compute it."""
@@ -41,7 +44,10 @@ class RunConfig(BaseModel):
     measure_again: bool = False
     """Choose again how to compute steps, even if a choice for this machine and model is remembered."""
     tensorboard: bool = False
-    """Write TensorBoard event files too (needs the extra `tensorboard`)."""
+    """Write TensorBoard event files too: the same as run.trackers=[tensorboard]."""
+    trackers: list[TrackerName] = Field(default_factory=list)
+    """Experiment trackers that are told of every step: tensorboard, trackio, wandb, mlflow. Each needs the extra of its
+    name; one that fails or hangs ends with a warning, and training goes on."""
 
 
 class Config(BaseModel):
