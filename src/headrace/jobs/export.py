@@ -10,7 +10,7 @@ from headrace.errors import UsageError
 from headrace.files import write_atomically
 from headrace.generation.sampling import Sampling
 from headrace.interop.gguf import GGUF_TYPES, GgufFacts, write_gguf
-from headrace.run.saved_model import TrainedModel, load_trained
+from headrace.run.saved_model import TrainedModel, load_trained, run_of
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,13 @@ def export_gguf(run: Path, kind: str = "f32", out: Path | None = None) -> Export
     if kind not in GGUF_TYPES:
         raise UsageError(f"--type {kind}: use one of {', '.join(GGUF_TYPES)}")
     trained = load_trained(run)
-    folder = out or _run_folder(trained.checkpoint) / "gguf"
+    folder = out or run_of(trained.checkpoint) / "gguf"
     path = folder if folder.suffix == ".gguf" else folder / f"{trained.name}-{kind}.gguf"
     facts = GgufFacts(trained.name, trained.num_tokens, trained.num_steps, metadata.version("headrace"))
     notice = write_gguf(path, trained.network, trained.tokenizer, kind, facts)
     modelfile = path.with_name("Modelfile")
     write_atomically(modelfile, _modelfile(path, trained).encode())
     return Exported(trained.name.lower(), path, modelfile, path.stat().st_size, notice)
-
-
-def _run_folder(checkpoint: Path) -> Path:
-    return checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else checkpoint
 
 
 def _modelfile(path: Path, trained: TrainedModel) -> str:

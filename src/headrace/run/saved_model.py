@@ -40,10 +40,18 @@ class TrainedModel:
 
     @property
     def name(self) -> str:
-        """The name of the run that the checkpoint is from, as a file or a model can be called."""
-        folder = self.checkpoint.resolve()
-        run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
-        return re.sub(r"[^\w.-]+", "-", run.name, flags=re.ASCII).strip(".-") or "model"
+        """The name of the run, as a file or a model can be called."""
+        return name_of(self.checkpoint)
+
+
+def run_of(checkpoint: Path) -> Path:
+    """Return the run directory of a checkpoint; the checkpoint itself where it lies by itself."""
+    return checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else checkpoint
+
+
+def name_of(checkpoint: Path) -> str:
+    """Return the name of a checkpoint's run, as a file or a model can be called."""
+    return re.sub(r"[^\w.-]+", "-", run_of(checkpoint.resolve()).name, flags=re.ASCII).strip(".-") or "model"
 
 
 def load_trained(path: Path) -> TrainedModel:
