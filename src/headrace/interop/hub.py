@@ -7,7 +7,9 @@ HF_ENDPOINT, HF_TOKEN and the login of `hf auth login` are used as all tools of 
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +34,11 @@ def push_files(repo: str, files: Mapping[str, bytes | Path], private: bool, mess
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", repo, re.ASCII):
         raise UsageError(f"{repo}: not the name of a repository. Write OWNER/NAME, such as me/shakespeare.")
     from huggingface_hub import CommitOperationAdd, HfApi, constants, get_session
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # what goes wrong is one message of ours
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     session = get_session()
     session.timeout = ANSWER_S  # its own is none: a hub that never answers would be waited for forever
     library: Any = import_module(type(session).__module__.partition(".")[0])
@@ -51,6 +57,8 @@ def push_files(repo: str, files: Mapping[str, bytes | Path], private: bool, mess
 
 def _reason(problem: Exception, endpoint: str) -> str:
     """Say in one line why an upload failed, and what to do."""
+    while isinstance(problem, RuntimeError) and isinstance(problem.__cause__, Exception):
+        problem = problem.__cause__  # the reason why a file could not be uploaded
     status = getattr(getattr(problem, "response", None), "status_code", None)
     if status in _REASONS:
         return f"the hub answers {status}: {_REASONS[status]}"
