@@ -82,7 +82,7 @@ limits: $(BENCH)/.installed  ## the targets that headrace promises, as ratios in
 	test -z "$$missed" || { echo "missed:$$missed"; exit 1; }
 
 pictures: $(VENV)/.installed  ## the pictures of docs/images, from a real run on a small text: make pictures TEXT=shakespeare.txt
-	$(BIN)/python scripts/pictures.py $(TEXT)
+	$(BIN)/python tools/pictures.py $(TEXT)
 
 clean:  ## remove the environments and what tools left behind; runs/ stays
 	rm -rf $(VENV) $(BENCH) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -36,6 +36,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(make_text(40_000, seed=10 + number))
     lines = [json.dumps({"content": make_text(200, seed=number)}) for number in range(100)]
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))
+    rows = [f'{number},"{make_text(200, seed=number)}"' for number in range(100)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["stars,review", *rows]))
     for name in ("wiki", "books"):
         (tmp_path / name).mkdir()
     with pyarrow.output_stream(tmp_path / "wiki" / "a.jsonl.zst", compression="zstd") as packed:

@@ -10,7 +10,7 @@ from headrace.generation.prompts import PROMPT_CHARACTERS, first_prompt, opening
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("end of a line\n\n    def f(x):\n        return x + value + value", "    def f(x):\n        return x + value"),
+        ("end of line\n\n    def f(x):\n        return x + value + value", "    def f(x):\n        return x + value +"),
         ("half a word and many others in one line without end, as in a book", "a word and many others in one line"),
         ("x\nshort text", "short text"),
         ("水車は回る" * 20, ("水車は回る" * 20)[:PROMPT_CHARACTERS]),

@@ -16,6 +16,7 @@ from headrace.instruments.prediction_worker import predict_apart
 from headrace.instruments.rehearsal import _quick_depths
 from headrace.machine.measure import Measurements
 from headrace.models.counts import count
+from headrace.native.library import why_missing
 from headrace.perf.memory import MemoryParts
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal, find_bound
 from headrace.run import machine as machine_room
@@ -135,8 +136,11 @@ def test_a_config_that_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "no number of layers fits" in prediction.predict_run(config).remedies[-1]
 
 
-def test_what_is_too_large_to_rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny(tmp_path)
+@pytest.mark.parametrize(
+    "engine", ["torch", pytest.param("native", marks=pytest.mark.skipif(bool(why_missing()), reason=why_missing()))]
+)
+def test_what_is_too_large_to_rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    config = tiny(tmp_path, **{"training.engine": engine})
     with monkeypatch.context() as patch:
         patch.setattr(prediction, "count_memory", lambda *_, **__: MemoryParts(1, 0, 1, 1, 1, 1, 1, 1, 1 << 60))
         few = prediction.predict_run(config)

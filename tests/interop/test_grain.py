@@ -97,7 +97,8 @@ def test_the_trainer_trains_on_a_pipeline_and_resumes_exactly(cache: hr.Cache, t
         config = {
             "model": {"d_model": 16, "num_layers": 1, "num_heads": 1},
             "training": {"batch_size": BATCH, "max_length": LENGTH, "max_steps": 6, "micro_batch_size": BATCH,
-                         "save_every": 3, "evaluate_every": 6, "threads": 1, "precision": "float32"},
+                         "save_every": 3, "evaluate_every": 6, "threads": 1, "precision": "float32",
+                         "engine": "torch"},
             "data": {"sources": [str(cache.path.parent / "text.txt")], "tokenizer": "bpe:300",
                      "cache_dir": str(cache.path)},
             "run": {"out": str(tmp_path / out), "resume": resume},

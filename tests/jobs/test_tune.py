@@ -25,7 +25,8 @@ from tests.report.run_folder import write_run
 Command = Callable[..., tuple[int, str, str]]
 BAD = {
     "training.threads": 7, "training.micro_batch_size": 16, "training.precision": "float32",
-    "training.matmul": "default", "training.attention": "fused", "data.num_workers": 1, "data.prefetch_batches": 0,
+    "training.matmul": "default", "training.attention": "fused", "training.engine": "torch",
+    "data.num_workers": 1, "data.prefetch_batches": 0,
 }  # fmt: skip
 
 

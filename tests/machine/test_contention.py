@@ -79,7 +79,9 @@ def test_a_peak_is_measured_until_a_product_had_the_processor(monkeypatch: pytes
 def chosen_threads(monkeypatch: pytest.MonkeyPatch, taken_percent: float | None, threads: int) -> int:
     """What is chosen of two threads where one is nine times as fast."""
     model = ModelConfig(d_model=32, num_layers=1, num_heads=2, vocab_size=64, context=16)
-    training = TrainingConfig(batch_size=4, max_length=16, precision="float32", matmul="default", threads=threads)
+    training = TrainingConfig(
+        batch_size=4, max_length=16, precision="float32", matmul="default", engine="torch", threads=threads
+    )
     tokens = np.zeros((4, 17), dtype=np.int64)
 
     def timed(_replica: Any, _batch: Any, execution: Execution) -> float:

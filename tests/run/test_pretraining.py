@@ -337,8 +337,8 @@ def test_tensorboard_gets_the_same_numbers(corpus: Path, tmp_path: Path) -> None
 
 def test_what_was_chosen_is_recorded_and_resolved(corpus: Path, tmp_path: Path) -> None:
     values = settings(corpus, tmp_path / "run")
-    for key in ("training.micro_batch_size", "training.precision", "training.matmul", "training.attention"):
-        del values[key]
+    for key in ("micro_batch_size", "precision", "matmul", "attention", "engine"):
+        del values[f"training.{key}"]
     run = train(**values)
     execution = json.loads((run.folder / "environment.json").read_text())["execution"]
     training = json.loads((run.folder / "config.json").read_text())["training"]
@@ -346,6 +346,7 @@ def test_what_was_chosen_is_recorded_and_resolved(corpus: Path, tmp_path: Path) 
     assert execution["precision"] == training["precision"] != "auto"
     assert execution["matmul"] == training["matmul"] != "auto"
     assert execution["attention"] == training["attention"] != "auto"
+    assert execution["engine"] == training["engine"] != "auto"
 
 
 @pytest.mark.soak

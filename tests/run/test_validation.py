@@ -83,7 +83,7 @@ def test_the_loss_of_a_mixture_is_that_of_its_sources_in_their_shares(tmp_path: 
     assert summary["validation_loss_by_source"] == evaluations[-1].sources
     code, _, _ = command("report", tmp_path / "run")
     assert code == 0
-    assert f"{evaluations[-1].sources['hard']:.4f}" in (tmp_path / "run" / "report.html").read_text()
+    assert f"{evaluations[-1].sources['hard']:.3f}" in (tmp_path / "run" / "report.html").read_text()
 
 
 def opened(values: dict[str, Any]) -> Pretraining:

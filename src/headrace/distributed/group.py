@@ -145,7 +145,8 @@ class Joined(Group):
     def gather_rows(self, rows: Tensor, doing: str) -> Tensor:
         everyones = rows.new_empty(self.world_size * rows.shape[0], *rows.shape[1:])
         with self.exchanging(doing):  # as bytes: gloo does not know every number format
-            self._c10d.all_gather_into_tensor(everyones.view(torch.uint8), rows.contiguous().view(torch.uint8))
+            parts = list(everyones.view(torch.uint8).chunk(self.world_size))
+            self._c10d.all_gather(parts, rows.contiguous().view(torch.uint8))
         return everyones
 
     def from_main(self, value: Value, doing: str) -> Value:

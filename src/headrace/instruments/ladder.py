@@ -21,6 +21,7 @@ from headrace.perf.paired import Gain, combined, gain, noise
 from headrace.run.config import Config
 from headrace.run.records import FindingRecord, TuningRecord
 from headrace.training.autotune import candidate_sizes, has_compiler
+from headrace.training.config import TrainingConfig
 
 LEAST_PAIRS, MOST_PAIRS = 3, 9
 CLEAR = math.log(1.25)  # a ratio beyond this needs no third pair
@@ -121,7 +122,8 @@ class Ladder:
         training = config.training
         self._budget = training.memory_budget or available_memory_bytes()
         on_option("choosing as training does")
-        is_open = training.micro_batch_size == 0 or "auto" in (training.precision, training.matmul, training.attention)
+        choices = (training.precision, training.matmul, training.attention, training.engine)
+        is_open = training.micro_batch_size == 0 or "auto" in choices
         if not is_open and not training.threads:
             training.threads = share_of_cores(1)
         self._reference = Trial(config, is_chosen=is_open)
@@ -247,6 +249,18 @@ def same_result_options(config: Config) -> Iterator[list[Option]]:
     cores = share_of_cores(1)
     threads = [n for n in dict.fromkeys((cores, max(1, cores // 2))) if n != training.threads]
     yield [Option({"training.threads": n}) for n in threads]
+    if training.engine != "native":
+        yield from _torch_options(training)
+    loaders = [{"data.num_workers": workers, "data.prefetch_batches": "auto"} for workers in dict.fromkeys((2, cores))]
+    given = {key: getattr(data, key.partition(".")[2]) for key in loaders[0]}
+    yield [Option(loader) for loader in loaders if loader != given]
+    if training.engine != "native":
+        note = "" if training.gradient_checkpointing else "for less memory"
+        yield [Option({"training.gradient_checkpointing": not training.gradient_checkpointing}, note=note)]
+
+
+def _torch_options(training: TrainingConfig) -> Iterator[list[Option]]:
+    """Yield groups of alternatives to the kernels and micro-batches of PyTorch; the native library has none."""
     sizes = [
         size
         for size in candidate_sizes(training.batch_size, training.sequence_length)
@@ -260,11 +274,6 @@ def same_result_options(config: Config) -> Iterator[list[Option]]:
         yield [Option({"training.matmul": other})]
     if not training.compile:
         yield [Option({"training.attention": "fused" if training.attention == "products" else "products"})]
-    loaders = [{"data.num_workers": workers, "data.prefetch_batches": "auto"} for workers in dict.fromkeys((2, cores))]
-    given = {key: getattr(data, key.partition(".")[2]) for key in loaders[0]}
-    yield [Option(loader) for loader in loaders if loader != given]
-    note = "" if training.gradient_checkpointing else "for less memory"
-    yield [Option({"training.gradient_checkpointing": not training.gradient_checkpointing}, note=note)]
 
 
 def other_result_options(config: Config) -> Iterator[Option]:

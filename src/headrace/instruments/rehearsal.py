@@ -22,7 +22,7 @@ from headrace.models.counts import count
 from headrace.models.linear import has_onednn
 from headrace.models.network import build
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal
-from headrace.training.activations import activation_bytes_per_token
+from headrace.training.activations import activation_bytes_per_token, native_bytes_per_token
 from headrace.training.autotune import candidate_sizes, choose_execution, default_micro_batch
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
@@ -76,8 +76,11 @@ def rehearse_few_layers(
     """Measure only a few layers of a network that is too large to be built, and extrapolate its activations."""
     runtime_bytes = memory_bytes()
     stage = _Stage(model, training, execution, most_layers=FEW_LAYERS)
-    per_token = activation_bytes_per_token(stage.network, execution, training.sequence_length)
-    per_token *= model.num_layers / stage.network.config.num_layers
+    if execution.engine == "native":  # planned, so known without building anything
+        per_token = native_bytes_per_token(model, execution, training.sequence_length)
+    else:
+        per_token = activation_bytes_per_token(stage.network, execution, training.sequence_length)
+        per_token *= model.num_layers / stage.network.config.num_layers
     stage.take_dry_step(1)  # makes the optimizer's state
     return stage.time_steps(), Footprint(runtime_bytes, per_token)
 
@@ -207,7 +210,8 @@ def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
     The network has one layer and a share of the vocabulary, so that layers and head keep their proportion.
     """
     size = training.micro_batch_size or default_micro_batch(training.batch_size, training.sequence_length)
-    rows = min(size, max(1, CHOOSING_TOKENS // training.sequence_length))
+    # Native threads compute whole sequences: with fewer of them, some would be idle.
+    rows = min(size, max(torch.get_num_threads(), CHOOSING_TOKENS // training.sequence_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
     small = model.model_copy(update={"num_layers": 1, "vocab_size": max(2, model.vocab_size // model.num_layers)})
     batch = random_batch(small, rows, training.sequence_length)

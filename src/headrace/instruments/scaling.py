@@ -130,6 +130,8 @@ def _job(config: Config, num_steps: int) -> dict[str, Any]:
     model, training = config.model.model_copy(), config.training
     model.vocab_size = vocabulary_of(config)
     model.context = model.context or training.sequence_length
+    if config.run.sharding == "fsdp":  # the native library needs whole weights
+        training = training.model_copy(update={"engine": "torch"})
     execution = quick_execution(model, training)
     return {
         "model": model.model_dump(),

@@ -19,7 +19,7 @@ from headrace.training.autotune import default_micro_batch
 from headrace.training.pauses import MOST_TOKENS
 
 UNEVEN_STEPS = 3  # the first steps pay for fresh memory, and are not counted
-KERNEL_KEYS = ("precision", "matmul", "attention")
+KERNEL_KEYS = ("precision", "matmul", "attention", "engine")
 
 
 @dataclass(frozen=True)

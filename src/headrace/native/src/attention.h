@@ -30,7 +30,7 @@ template <class E> struct Attention {
     void compute_scores(long q, long queries, long k, long keys) const {
         const float factor = scale();
         product<E, false, true>(
-            queries, keys, width, Matrix<E>{query.row(q), query.stride}, Matrix<E>{key.row(k), key.stride}, *workspace,
+            queries, keys, width, query.from(q), key.from(k), *workspace,
             [&](long row, long column, long count, const float* strip) {
                 float* to = scores.row(row) + column;
 #pragma GCC ivdep
@@ -62,7 +62,7 @@ template <class E> struct Attention {
                 log_sums[(q + i) * log_stride] = most + logf(sum);
             }
             product<E, false, false>(
-                queries, width, keys, probabilities, Matrix<E>{value.row(k), value.stride}, *workspace,
+                queries, width, keys, probabilities, value.from(k), *workspace,
                 [&](long row, long column, long count, const float* strip) {
                     E* to = out.row(q + row) + column;
                     const float factor = inverse[row];
@@ -79,7 +79,7 @@ template <class E> struct Attention {
         Matrix<float> key_grad, Matrix<float> value_grad
     ) const {
         for_blocks([&](long q, long queries, long k, long keys) {
-            const Matrix<E> block_grad{out_grad.row(q), out_grad.stride};
+            const Matrix<E> block_grad = out_grad.from(q);
             compute_scores(q, queries, k, keys);
             for (long i = 0; i < queries; i++) {
                 const float log_sum = log_sums[(q + i) * log_stride];
@@ -99,7 +99,7 @@ template <class E> struct Attention {
             }
             const float factor = scale();
             product<E, false, true>(
-                queries, keys, width, block_grad, Matrix<E>{value.row(k), value.stride}, *workspace,
+                queries, keys, width, block_grad, value.from(k), *workspace,
                 [&](long row, long column, long count, const float* strip) {
                     E* to = score_grads.row(row) + column;
                     const E* p = probabilities.row(row) + column;
@@ -109,12 +109,14 @@ template <class E> struct Attention {
                 }
             );
             product<E, false, false>(
-                queries, width, keys, score_grads, Matrix<E>{key.row(k), key.stride}, *workspace, add_rows(Matrix<float>{query_grad.row(q), query_grad.stride})
+                queries, width, keys, score_grads, key.from(k), *workspace, add_rows(query_grad.from(q))
             );
             product<E, true, false>(
-                keys, width, queries, score_grads, Matrix<E>{query.row(q), query.stride}, *workspace, add_rows(Matrix<float>{key_grad.row(k), key_grad.stride})
+                keys, width, queries, score_grads, query.from(q), *workspace, add_rows(key_grad.from(k))
             );
-            product<E, true, false>(keys, width, queries, probabilities, block_grad, *workspace, add_rows(Matrix<float>{value_grad.row(k), value_grad.stride}));
+            product<E, true, false>(
+                keys, width, queries, probabilities, block_grad, *workspace, add_rows(value_grad.from(k))
+            );
         });
     }
 };

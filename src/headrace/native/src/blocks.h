@@ -40,12 +40,11 @@ template <class E> struct Pass {
         find_documents();
         embed();
         for (long l = 0; l < shape.num_layers; l++) forward_layer(l);
-        normalise_rows(memory.final_normed, memory.final_factor, task.weights[NORM], task.weights[NORM_BIAS]);
+        normalise_rows(final_norm());
         result.loss += head_loss(task, memory.normed, rows, num_rows, memory);
         result.forward_seconds += now() - began;
         memset(memory.stream_grad.data, 0, sizeof(float) * memory.stream_grad.stride * num_rows);
-        norm_backward(memory.final_normed, memory.final_factor, task.weights[NORM], task.gradients[NORM],
-                      task.gradients[NORM_BIAS]);
+        norm_backward(final_norm());
         for (long l = shape.num_layers; l-- > 0;) backward_layer(l);
         embed_backward();
     }
@@ -99,31 +98,53 @@ template <class E> struct Pass {
         });
     }
 
-    // Normalises the stream into `kept`, and applies the norm's weights into memory.normed.
-    void normalise_rows(Matrix<E> kept, float* factors, const float* scale, const float* bias) {
+    // A norm as the pass needs it: its tensors, and what is kept of its input.
+    struct Norm {
+        const float *weight, *bias;
+        float *weight_grad, *bias_grad;
+        Matrix<E> normed;
+        float* factors;
+    };
+    Norm final_norm() const {
+        return {task.weights[NORM], task.weights[NORM_BIAS], task.gradients[NORM], task.gradients[NORM_BIAS],
+                memory.final_normed, memory.final_factor};
+    }
+    Norm attention_norm(long l) const {
+        const KeptLayer<E>& kept = memory.layers[l];
+        return {weight(l, ATTENTION_NORM), weight(l, ATTENTION_NORM_BIAS), gradient(l, ATTENTION_NORM),
+                gradient(l, ATTENTION_NORM_BIAS), kept.attention_normed, kept.attention_factor};
+    }
+    Norm feed_norm(long l) const {
+        const KeptLayer<E>& kept = memory.layers[l];
+        return {weight(l, FEED_NORM), weight(l, FEED_NORM_BIAS), gradient(l, FEED_NORM),
+                gradient(l, FEED_NORM_BIAS), kept.feed_normed, kept.feed_factor};
+    }
+
+    // Normalises the stream, keeps that, and applies the norm's weights into memory.normed.
+    void normalise_rows(const Norm& norm) {
         for (long r = 0; r < num_rows; r++)
-            factors[r] = is_qwen ? normalise<false>(memory.stream.row(r), width, kept.row(r))
-                                 : normalise<true>(memory.stream.row(r), width, kept.row(r));
-        scale_rows(kept, num_rows, width, scale, bias, memory.normed);
+            norm.factors[r] = is_qwen ? normalise<false>(memory.stream.row(r), width, norm.normed.row(r))
+                                      : normalise<true>(memory.stream.row(r), width, norm.normed.row(r));
+        apply_weights(norm);
+    }
+    void apply_weights(const Norm& norm) {
+        scale_rows(norm.normed, num_rows, width, norm.weight, norm.bias, memory.normed);
     }
 
     // Adds to the stream's gradient what memory.normed_grad is worth for it.
-    void norm_backward(Matrix<E> kept, const float* factors, const float* scale, float* scale_grad, float* bias_grad) {
-        for (long r = 0; r < num_rows; r++) {
-            const float* grad = memory.normed_grad.row(r);
-            float* total = memory.stream_grad.row(r);
-            if (is_qwen)
-                add_norm_gradient<false>(grad, kept.row(r), factors[r], width, scale, scale_grad, bias_grad, total);
-            else
-                add_norm_gradient<true>(grad, kept.row(r), factors[r], width, scale, scale_grad, bias_grad, total);
-        }
+    void norm_backward(const Norm& norm) {
+        const auto add = is_qwen ? add_norm_gradient<false, E> : add_norm_gradient<true, E>;
+        for (long r = 0; r < num_rows; r++)
+            add(memory.normed_grad.row(r), norm.normed.row(r), norm.factors[r], width, norm.weight, norm.weight_grad,
+                norm.bias_grad, memory.stream_grad.row(r));
     }
 
     // Products with a weight of out x in numbers: forward, for the gradient of the input, and for its own gradient.
     template <class Finish> void linear(const float* weight, long in, long out, Matrix<E> x, const Finish& finish) {
         product<E, false, true>(num_rows, out, in, x, Matrix<const float>{weight, in}, memory.workspace, finish);
     }
-    template <class Finish> void input_grad(const float* weight, long in, long out, Matrix<E> grad, const Finish& finish) {
+    template <class Finish>
+    void input_grad(const float* weight, long in, long out, Matrix<E> grad, const Finish& finish) {
         product<E, false, false>(num_rows, in, out, grad, Matrix<const float>{weight, in}, memory.workspace, finish);
     }
     void weight_grad(long layer, LayerTensor which, LayerTensor bias, long in, long out, Matrix<E> x, Matrix<E> grad) {
@@ -133,32 +154,35 @@ template <class E> struct Pass {
 
     void forward_layer(long l) {
         KeptLayer<E>& kept = memory.layers[l];
-        normalise_rows(kept.attention_normed, kept.attention_factor, weight(l, ATTENTION_NORM), weight(l, ATTENTION_NORM_BIAS));
+        normalise_rows(attention_norm(l));
         linear(weight(l, QKV), width, 3 * width, memory.normed, store_rows(kept.qkv, weight(l, QKV_BIAS)));
         for_heads(l, [&](const Attention<E>& attention, long first, long column) {
             attention.forward({kept.attended.row(first) + column, kept.attended.stride},
                               kept.log_sums + first * shape.num_heads + column / head, shape.num_heads);
         });
-        linear(weight(l, ATTENTION_OUT), width, width, kept.attended, add_rows(memory.stream, weight(l, ATTENTION_OUT_BIAS)));
-        normalise_rows(kept.feed_normed, kept.feed_factor, weight(l, FEED_NORM), weight(l, FEED_NORM_BIAS));
+        linear(weight(l, ATTENTION_OUT), width, width, kept.attended,
+               add_rows(memory.stream, weight(l, ATTENTION_OUT_BIAS)));
+        normalise_rows(feed_norm(l));
         if (is_qwen) {
             linear(weight(l, UP), width, up_width, memory.normed, store_rows(kept.up));
             for (long r = 0; r < num_rows; r++) {
                 const E *gate = kept.up.row(r), *up = gate + feed_forward;
                 E* to = memory.gated.row(r);
 #pragma GCC ivdep
-                for (long j = 0; j < feed_forward; j++) store(to[j], load(gate[j]) * sigmoid(load(gate[j])) * load(up[j]));
+                for (long j = 0; j < feed_forward; j++)
+                    store(to[j], load(gate[j]) * sigmoid(load(gate[j])) * load(up[j]));
             }
         } else {
             const float* bias = weight(l, UP_BIAS);
-            linear(weight(l, UP), width, up_width, memory.normed, [&](long row, long column, long count, const float* strip) {
+            const auto finish = [&](long row, long column, long count, const float* strip) {
                 E *up = kept.up.row(row) + column, *to = memory.gated.row(row) + column;
                 for (long j = 0; j < count; j++) {
                     const float x = strip[j] + (bias ? bias[column + j] : 0);
                     store(up[j], x);
                     store(to[j], gelu(x));
                 }
-            });
+            };
+            linear(weight(l, UP), width, up_width, memory.normed, finish);
         }
         linear(weight(l, DOWN), feed_forward, width, memory.gated, add_rows(memory.stream, weight(l, DOWN_BIAS)));
     }
@@ -168,22 +192,19 @@ template <class E> struct Pass {
         round_rows(memory.stream_grad, num_rows, width, memory.rounded_grad);
         gate_backward(l);
         weight_grad(l, DOWN, DOWN_BIAS, feed_forward, width, memory.gated, memory.rounded_grad);
-        scale_rows(kept.feed_normed, num_rows, width, weight(l, FEED_NORM), weight(l, FEED_NORM_BIAS), memory.normed);
+        apply_weights(feed_norm(l));
         weight_grad(l, UP, UP_BIAS, width, up_width, memory.normed, memory.up_grad);
         input_grad(weight(l, UP), width, up_width, memory.up_grad, store_rows(memory.normed_grad));
-        norm_backward(kept.feed_normed, kept.feed_factor, weight(l, FEED_NORM), gradient(l, FEED_NORM),
-                      gradient(l, FEED_NORM_BIAS));
+        norm_backward(feed_norm(l));
 
         round_rows(memory.stream_grad, num_rows, width, memory.rounded_grad);
         weight_grad(l, ATTENTION_OUT, ATTENTION_OUT_BIAS, width, width, kept.attended, memory.rounded_grad);
         input_grad(weight(l, ATTENTION_OUT), width, width, memory.rounded_grad, store_rows(memory.attended_grad));
         attention_backward(l);
-        scale_rows(kept.attention_normed, num_rows, width, weight(l, ATTENTION_NORM), weight(l, ATTENTION_NORM_BIAS),
-                   memory.normed);
+        apply_weights(attention_norm(l));
         weight_grad(l, QKV, QKV_BIAS, width, 3 * width, memory.normed, memory.qkv_grad);
         input_grad(weight(l, QKV), width, 3 * width, memory.qkv_grad, store_rows(memory.normed_grad));
-        norm_backward(kept.attention_normed, kept.attention_factor, weight(l, ATTENTION_NORM), gradient(l, ATTENTION_NORM),
-                      gradient(l, ATTENTION_NORM_BIAS));
+        norm_backward(attention_norm(l));
     }
 
     // Computes memory.up_grad from the gradient of the layer's output, and memory.gated once more.

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "network.h"
@@ -66,8 +67,8 @@ std::vector<size_t> tensor_sizes(const Shape& shape) {
     sizes[NORM] = sizes[NORM_BIAS] = width;
     for (long layer = 0; layer < shape.num_layers; layer++) {
         size_t* of = &sizes[NUM_NETWORK_TENSORS + layer * NUM_LAYER_TENSORS];
-        for (LayerTensor which : {ATTENTION_NORM, ATTENTION_NORM_BIAS, ATTENTION_OUT_BIAS, FEED_NORM, FEED_NORM_BIAS, DOWN_BIAS})
-            of[which] = width;
+        of[ATTENTION_NORM] = of[ATTENTION_NORM_BIAS] = of[FEED_NORM] = of[FEED_NORM_BIAS] = width;
+        of[ATTENTION_OUT_BIAS] = of[DOWN_BIAS] = width;
         of[QKV] = 3 * width * width, of[QKV_BIAS] = 3 * width;
         of[QUERY_NORM] = of[KEY_NORM] = head;
         of[ATTENTION_OUT] = width * width;
@@ -162,9 +163,9 @@ EXPORT Plan* headrace_plan(
     const char* wanted
 ) {
     const Instructions* instructions = choose(wanted).instructions;
+    const Gradients gradients(*shape, num_threads, most_own_bytes);
     std::unique_ptr<Plan> plan(
-        new Plan{*shape, num_threads, sequences_at_once, instructions, Gradients(*shape, num_threads, most_own_bytes), {}, {}, {},
-                 {}}
+        new Plan{*shape, num_threads, sequences_at_once, instructions, gradients, {}, {}, {}, {}}
     );
     if (frequencies) fill_rotary(*plan, frequencies);
     plan->results.resize(num_threads);
@@ -181,6 +182,8 @@ EXPORT double headrace_step(
     Plan* plan, const float* const* weights, float* const* gradients, const Rows* rows, float scale, int overwrite,
     double* forward_seconds
 ) {
+    static std::mutex one_at_a_time;  // all plans of a process share its threads
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
     const long length = plan->shape.length, num_sequences = rows->num_sequences;
     const long active = num_sequences < plan->num_threads ? num_sequences : plan->num_threads;
     const long most = (num_sequences + active - 1) / active;

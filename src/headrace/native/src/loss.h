@@ -32,21 +32,19 @@ double head_loss(const Task& task, Matrix<E> hidden, const Rows& rows, long num_
     double loss = 0;
     for (long chunk = 0; chunk < num_chunks; chunk++) {
         const long first = chunk * num_rows / num_chunks, count = (chunk + 1) * num_rows / num_chunks - first;
-        const Matrix<E> inputs{hidden.row(first), hidden.stride};
-        product<E, false, true>(
-            count, vocabulary, width, inputs, Matrix<const float>{weight, width}, memory.workspace, store_rows(memory.logits)
-        );
+        const Matrix<E> inputs = hidden.from(first), logits = memory.logits;
+        const Matrix<const float> weights{weight, width};
+        product<E, false, true>(count, vocabulary, width, inputs, weights, memory.workspace, store_rows(logits));
         for (long i = 0; i < count; i++) {
             const bool counts = !rows.mask || rows.mask[first + i];
             const double nats =
-                cross_entropy(memory.logits.row(i), vocabulary, rows.targets[first + i], counts ? task.scale : 0.0f);
+                cross_entropy(logits.row(i), vocabulary, rows.targets[first + i], counts ? task.scale : 0.0f);
             if (counts) loss += nats;
         }
         product<E, false, false>(
-            count, width, vocabulary, memory.logits, Matrix<const float>{weight, width}, memory.workspace,
-            store_rows(Matrix<float>{memory.normed_grad.row(first), memory.normed_grad.stride})
+            count, width, vocabulary, logits, weights, memory.workspace, store_rows(memory.normed_grad.from(first))
         );
-        add_weight_gradient(task, width, vocabulary, count, inputs, memory.logits, task.gradients[HEAD], memory.workspace);
+        add_weight_gradient(task, width, vocabulary, count, inputs, logits, task.gradients[HEAD], memory.workspace);
     }
     return loss * task.scale;
 }

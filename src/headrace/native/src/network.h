@@ -1,4 +1,4 @@
-// What the parts of the library agree on: the shape of a network, its tensors, a batch, and what an instruction set offers.
+// What the parts of the library agree on: the shape of a network, its tensors, a batch, the work of a thread.
 #pragma once
 #include <cstdint>
 
@@ -29,8 +29,8 @@ struct Rows {
 };
 
 // The turns in which threads add to gradients that they share. Each gradient is cut into as many slices as there are
-// threads; thread t begins with slice t and goes on with the next one, after the thread that comes after it has left that.
-// So nobody waits while all are equally fast, and every number is added in one order, whatever they do meanwhile.
+// threads; thread t begins with slice t, and goes on to the next one when the thread after it has left that. So nobody
+// waits while all are equally fast, and every number is added in one order, whatever happens.
 struct Turns;
 void wait_for_turn(Turns&, int thread);
 void end_turn(Turns&, int thread);

@@ -21,7 +21,8 @@ template <bool CENTERED, class E> INLINE float normalise(const float* x, long n,
 }
 
 // Applies the weights of a norm to normalised rows.
-template <class E> void scale_rows(Matrix<E> normed, long rows, long n, const float* weight, const float* bias, Matrix<E> to) {
+template <class E>
+void scale_rows(Matrix<E> normed, long rows, long n, const float* weight, const float* bias, Matrix<E> to) {
     for (long r = 0; r < rows; r++) {
         const E* from = normed.row(r);
         E* out = to.row(r);
@@ -36,7 +37,7 @@ template <class E> void scale_rows(Matrix<E> normed, long rows, long n, const fl
 
 // Adds to `total` what the gradient of a normalised row is worth for the row itself; `grad` is by the norm's output.
 template <bool CENTERED, class E>
-INLINE void add_norm_gradient(
+void add_norm_gradient(
     const float* grad, const E* normed, float factor, long n, const float* weight, float* weight_grad, float* bias_grad,
     float* total
 ) {

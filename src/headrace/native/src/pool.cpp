@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <memory>
-
 namespace {
 
 // Turns of waiting before a thread sleeps: about as long as falling asleep and waking up takes (machine/waiting.py).
@@ -63,10 +61,13 @@ void Pool::serve(int thread) {
 }
 
 Pool& pool_of(int num_threads) {
-    static std::unique_ptr<Pool> pool;
+    static Pool* pool = nullptr;  // never ended with the process: a fork that exits would wait for threads it has not
     static pid_t owner = 0;
-    if (pool && owner != getpid()) (void)pool.release();  // its threads stayed in the parent
-    if (!pool || pool->size() != num_threads) pool = std::make_unique<Pool>(num_threads);
+    if (owner != getpid()) pool = nullptr;  // its threads stayed in the parent
+    if (!pool || pool->size() != num_threads) {
+        delete pool;
+        pool = new Pool(num_threads);
+    }
     owner = getpid();
     return *pool;
 }

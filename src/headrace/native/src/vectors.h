@@ -1,7 +1,7 @@
 // Vectors of the widest kind that an instruction set has, and the two number formats of matrix products.
 //
 // Every kernel source is compiled once for each instruction set, in a namespace of its own (ISA). Nothing here may come
-// from the C++ library's templates: the linker would keep one copy of them, perhaps with instructions this machine lacks.
+// from the C++ library's templates: the linker would keep one copy of them, with instructions that a machine may lack.
 #pragma once
 #include <cstdint>
 #include <cstring>
