@@ -48,7 +48,9 @@ def resume(trained: Path, run: Path) -> None:
     hr.train(**settings(trained / "a.txt", run, **changes))
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "samples.txt", "run.lock", "tensorboard", "checkpoints"])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "samples.txt", "run.lock", "tensorboard", "wandb", "mlflow.db", "checkpoints"]
+)
 def test_a_run_writes_nothing_through_a_link(trained: Path, run: Path, tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"
     if (run / name).exists():
