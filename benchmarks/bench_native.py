@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 from headrace.distributed.replicas import Replica  # noqa: E402
 from headrace.instruments.rehearsal import random_batch  # noqa: E402
 from headrace.machine.allocator import keep_freed_memory  # noqa: E402
-from headrace.machine.facts import memory_bytes  # noqa: E402
+from headrace.machine.facts import memory_bytes, peak_memory_bytes  # noqa: E402
 from headrace.models.network import build  # noqa: E402
 from headrace.run.config import Config, Layers  # noqa: E402
 from headrace.run.memory import count_memory  # noqa: E402
@@ -179,7 +178,7 @@ def train_wiki() -> None:
     step = TrainStep(Replica(network), Optimizer(network, config.training), execution, 1.0)
     for seed in range(3):
         step(random_batch(config.model, config.training.batch_size, config.training.sequence_length, seed), 1.0)
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak_memory_bytes()
     predicted = count_memory(config, execution, runtime).total
     print(json.dumps({"peak_megabytes": peak / 1e6, "predicted_percent_off": 100 * abs(predicted / peak - 1)}))
 

@@ -34,6 +34,7 @@ class ShortRun:
     precision: str
     matmul: str
     attention: str
+    engine: str = "torch"
     """How its steps were computed, in the words of the config."""
 
     def as_json(self) -> dict[str, Any]:
