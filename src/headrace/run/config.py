@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from headrace.data.config import DataConfig
 from headrace.data.corpus.sources import Source
@@ -18,6 +18,11 @@ from headrace.training.config import TrainingConfig
 
 TrackerName = Literal["tensorboard", "trackio", "wandb", "mlflow"]
 """The trackers that there are: each is a file of this name in run/trackers/."""
+
+
+def _as_list(value: Any) -> Any:
+    """Return one name as a list of one."""
+    return [value] if isinstance(value, str) else value
 
 
 class RunConfig(BaseModel):
@@ -45,7 +50,7 @@ class RunConfig(BaseModel):
     """Choose again how to compute steps, even if a choice for this machine and model is remembered."""
     tensorboard: bool = False
     """Write TensorBoard event files too: the same as run.trackers=[tensorboard]."""
-    trackers: list[TrackerName] = Field(default_factory=list)
+    trackers: Annotated[list[TrackerName], BeforeValidator(_as_list)] = Field(default_factory=list)
     """Experiment trackers that are told of every step: tensorboard, trackio, wandb, mlflow. Each needs the extra of its
     name; one that fails or hangs ends with a warning, and training goes on."""
 

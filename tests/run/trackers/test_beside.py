@@ -165,5 +165,11 @@ def test_a_missing_package_names_its_extra(name: str, tmp_path: Path, monkeypatc
         open_trackers(config, tmp_path)
 
 
+def test_one_name_is_a_list_of_one() -> None:
+    assert Config.model_validate({"run": {"trackers": "wandb"}}).run.trackers == ["wandb"]
+    with pytest.raises(ValueError, match="'tensorboard', 'trackio', 'wandb' or 'mlflow'"):
+        Config.model_validate({"run": {"trackers": "neptune"}})
+
+
 def test_a_run_keeps_its_identity(tmp_path: Path) -> None:
     assert read_identity(tmp_path) == read_identity(tmp_path) != ""
