@@ -23,6 +23,8 @@ EXAMPLES = {
     "inspect": "inspect cache",
     "train": f"train --preset shakespeare-char shakespeare.txt {SMALL} --out runs/mine",
     "generate": "generate runs/mine --prompt ROMEO: --max-tokens 120",
+    "export": "export runs/mine --gguf --type f16",
+    "push": "push runs/mine me/shakespeare --license mit",  # to what HF_ENDPOINT names, with HF_TOKEN
     "config": "config data.prefetch_batches training.max_minutes",
     "machine": "machine",
     "plan": "plan --preset shakespeare-char shakespeare.txt",

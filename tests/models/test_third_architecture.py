@@ -32,7 +32,7 @@ from headrace.report import report
 from headrace.run.config import Layers
 from headrace.run.memory import count_memory
 from headrace.run.pretraining import Pretraining
-from headrace.run.resume import load_model
+from headrace.run.saved_model import load_model
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution, Precision

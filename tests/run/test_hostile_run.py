@@ -19,7 +19,7 @@ from headrace.run.machine import FORMAT, remembered_machine
 from headrace.run.remembered_scaling import FORMAT as SCALING_FORMAT
 from headrace.run.remembered_scaling import _path as scaling_path
 from headrace.run.remembered_scaling import remembered_scaling
-from headrace.run.resume import find_checkpoint
+from headrace.run.saved_model import find_checkpoint
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.restore import read_state
 from tests.conftest import make_text
@@ -48,7 +48,9 @@ def resume(trained: Path, run: Path) -> None:
     hr.train(**settings(trained / "a.txt", run, **changes))
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "samples.txt", "run.lock", "tensorboard", "checkpoints"])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "samples.txt", "run.lock", "tensorboard", "wandb", "mlflow.db", "checkpoints"]
+)
 def test_a_run_writes_nothing_through_a_link(trained: Path, run: Path, tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"
     if (run / name).exists():

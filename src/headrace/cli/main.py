@@ -40,6 +40,8 @@ COMMANDS = {
     "train": Command("Train a model.", "train"),
     "generate": Command("Write text with a trained model.", "generate"),
     "serve": Command("Serve a trained model to OpenAI's clients and to a browser.", "serve", is_heavy=True),
+    "export": Command("Write a trained model as a file for llama.cpp and Ollama.", "export", is_heavy=True),
+    "push": Command("Upload a trained model to the Hugging Face hub.", "push", is_heavy=True),
     "config": Command("Show the resolved configuration, or what a key means.", "config"),
     "machine": Command("Show this machine and its measured peaks.", "machine", is_heavy=True, is_long=True),
     "plan": Command("Predict what a run will cost, or propose one for a time.", "plan", is_heavy=True, is_long=True),

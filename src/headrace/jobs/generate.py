@@ -12,7 +12,7 @@ from headrace.generation.decoding import ids_without_text
 from headrace.generation.sampling import Sampling
 from headrace.generation.text import TextStream
 from headrace.models.network import Network
-from headrace.run.resume import load_model
+from headrace.run.saved_model import load_model
 
 
 def generate(

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from headrace.machine.signals import on_stop_signals
-from headrace.run.resume import find_checkpoint, load_model
+from headrace.run.saved_model import find_checkpoint, load_model, name_of
 from headrace.serve.engine import Engine
 from headrace.serve.server import ModelServer, is_loopback, open_server
 
@@ -23,19 +23,9 @@ def serve(path: Path, host: str, port: int | None, show: Callable[[ModelServer],
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not is_loopback(host):
         token = token or secrets.token_urlsafe(24)
-    engine = Engine(load_model(path), model_name(find_checkpoint(path)))
+    engine = Engine(load_model(path), name_of(find_checkpoint(path)))
     with closing(engine), open_server(engine, host, port, token) as server:
         # A server stops between two looks for requests, and cannot wait for that in the handler of a signal.
         on_stop_signals(lambda: threading.Thread(target=server.shutdown).start())
         show(server)
         server.serve_forever(poll_interval=0.1)
-
-
-def model_name(checkpoint: Path) -> str:
-    """Return the name of a model: that of its run, or of the folder that a checkpoint was copied to.
-
-    >>> model_name(Path("/runs/mine/checkpoints/step-00000100")), model_name(Path("/models/poet"))
-    ('mine', 'poet')
-    """
-    whole = checkpoint.resolve()
-    return whole.parent.parent.name if whole.parent.name == "checkpoints" else whole.name

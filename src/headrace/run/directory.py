@@ -9,7 +9,8 @@ corpus.json         tokenisation and chunking statistics (data/explain/descripti
 ledger.json         what became of every token of a pass (data/explain/ledger.py)
 summary.json        the end result (run/records/summary.py)
 tune.json           what `headrace tune --run` measured (run/records/tuning.py)
-tensorboard/        event files, if asked for
+tensorboard/, wandb/, mlflow/, mlflow.db   what trackers write, if asked for
+tracker-id          how trackers find the run again when it is resumed
 run.lock            held by the process that trains here; means nothing when nobody holds it
 checkpoints/        see training/checkpoint.py, and for their state.json run/records/checkpoint.py
 """
@@ -36,7 +37,7 @@ from headrace.run.records import Environment, Record, StepRecord, upgraded_confi
 
 LOCK = "run.lock"
 # Everything else is replaced as a whole, which leaves alone what a link leads to.
-WRITTEN_IN_PLACE = (LOCK, "metrics.jsonl", "samples.txt", "tensorboard", "checkpoints")
+WRITTEN_IN_PLACE = (LOCK, "metrics.jsonl", "samples.txt", "tensorboard", "wandb", "mlflow", "mlflow.db", "checkpoints")
 
 Kind = TypeVar("Kind", bound=Record)
 

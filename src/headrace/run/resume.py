@@ -1,4 +1,4 @@
-"""Reading the checkpoints of a run: to use its model, or to resume it if nothing has changed that must not."""
+"""Resuming a run: from which checkpoint, and what must not have changed since."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from headrace.data.tokens.tokenizer_json import read_tokenizer_file
-from headrace.data.tokens.tokenizers import Tokenizer, from_json
 from headrace.distributed.group import Group
 from headrace.errors import CheckpointError, UsageError
-from headrace.files import pointed_to
-from headrace.models.counts import count
-from headrace.models.network import Network, build
 from headrace.run.config import Config
 from headrace.run.directory import Kind, RunFolder
 from headrace.run.records import CheckpointState, SavedModel
 from headrace.training.autotune import default_micro_batch, why_not_native
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.execution import Execution
-from headrace.training.restore import STATE, check_weights_fill, load_weights, read_state
+from headrace.training.restore import STATE, read_state
 
 
 def split_checkpoint(path: Path) -> tuple[Path, bool | str]:
@@ -44,32 +39,6 @@ def read_checkpoint_state(checkpoint: Path) -> CheckpointState:
 def read_saved_model(checkpoint: Path) -> SavedModel:
     """Read what generating text needs of a checkpoint's state, once every file of the checkpoint has been checked."""
     return _read_as(SavedModel, checkpoint)
-
-
-def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint at a path, or the best (else the last) checkpoint of the run at it."""
-    if (path / STATE).exists():
-        return path
-    folder = path / "checkpoints"
-    for name in ("best", "last"):
-        if pointed_to(folder / name) is not None and (found := Checkpoints(folder).find(name)):
-            return found
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such run. Make it with: headrace train --out {path}")
-    raise CheckpointError(f"{path}: no checkpoint here yet. Wait until the run has saved one.")
-
-
-def load_model(path: Path) -> tuple[Network, Tokenizer]:
-    """Load the network and the tokenizer of a run or a checkpoint."""
-    checkpoint = find_checkpoint(path)
-    config = read_saved_model(checkpoint).config
-    model = config.model
-    check_weights_fill(checkpoint, count(model, model.context).num_parameters)
-    network = build(model)
-    load_weights(checkpoint, network)
-    file = checkpoint / "tokenizer.json"
-    tokenizer = from_json(config.data.tokenizer, read_tokenizer_file(file), str(file))
-    return network.eval(), replace(tokenizer, special_tokens_in_text=config.data.special_tokens_in_text)
 
 
 def _read_as(kind: type[Kind], checkpoint: Path) -> Kind:

@@ -50,7 +50,7 @@ def generate(
     with display.loading(in_plain_lines=False):
         from headrace.generation.sampling import Sampling
         from headrace.jobs.generate import check_prompts, stream_text
-        from headrace.run.resume import load_model
+        from headrace.run.saved_model import load_model
 
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, num_samples)
     check_prompts(prompt or [])
