@@ -12,7 +12,7 @@ TOKENIZE ?= --megabytes 100
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test native docs results pictures sanitize soak faults bench limits clean
+.PHONY: help demo test native docs results pictures sanitize soak faults bench limits package clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -84,5 +84,8 @@ limits: $(BENCH)/.installed  ## the targets that headrace promises, as ratios in
 pictures: $(VENV)/.installed  ## the pictures of docs/images, from a real run on a small text: make pictures TEXT=shakespeare.txt
 	$(BIN)/python tools/pictures.py $(TEXT)
 
+package: $(VENV)/.installed  ## build wheel and sdist into dist/, and train a tiny model with each in a clean environment
+	$(BIN)/python tools/package.py dist
+
 clean:  ## remove the environments and what tools left behind; runs/ stays
-	rm -rf $(VENV) $(BENCH) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

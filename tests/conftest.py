@@ -33,6 +33,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what runs remember out of the user's cache, and what is in there out of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("user-cache")))
+        patch.setenv("TRACKIO_DIR", str(tmp_path_factory.mktemp("trackio")))  # read when trackio is imported
         yield
 
 

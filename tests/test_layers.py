@@ -17,7 +17,7 @@ LAYERS = [
     ["training", "generation", "perf"],
     ["interop"],
     ["run"],
-    ["report", "bench", "instruments"],
+    ["report", "bench", "instruments", "serve"],
     ["jobs"],
     ["__init__"],
     ["cli"],

@@ -23,6 +23,8 @@ EXAMPLES = {
     "inspect": "inspect cache",
     "train": f"train --preset shakespeare-char shakespeare.txt {SMALL} --out runs/mine",
     "generate": "generate runs/mine --prompt ROMEO: --max-tokens 120",
+    "export": "export runs/mine --gguf --type f16",
+    "push": "push runs/mine me/shakespeare --license mit",  # to what HF_ENDPOINT names, with HF_TOKEN
     "config": "config data.prefetch_batches training.max_minutes",
     "machine": "machine",
     "plan": "plan --preset shakespeare-char shakespeare.txt",
@@ -30,12 +32,13 @@ EXAMPLES = {
     "scale": "scale --preset shakespeare-char shakespeare.txt",
     "report": "report runs/mine",
     "watch": "watch runs/mine",
+    "serve": "serve runs/mine",
     "bench-loaders": "bench loaders shakespeare.txt --megabytes 20 --only headrace --only torch",
     "bench-train": "bench train shakespeare.txt --preset prototype --only headrace --only pytorch",
     "bench-tokenize": "bench tokenize shakespeare.txt --only headrace --only tokenizers",
 }
 
-SERVERS = {"watch"}
+SERVERS = {"serve", "watch"}
 """Commands that go on until Ctrl-C, which they get after SERVER_SECONDS."""
 SERVER_SECONDS = 20
 

@@ -12,11 +12,13 @@ import secrets
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from headrace.errors import CacheError, HeadraceError
 
 CHECKSUM_BLOCK_BYTES = 1 << 20
+_WINDOWS_NOT_PRIVILEGED = 1314
+_LONGEST_NAME = 255
 
 
 def digest(*parts: bytes | str) -> str:
@@ -95,6 +97,47 @@ def write_atomically(path: Path, data: bytes, temporary: Path | None = None) -> 
         with contextlib.suppress(OSError):  # on a read-only disk, removing fails even if the file does not exist
             temporary.unlink()
         raise writing_failed(path, problem) from problem
+
+
+def read_at(file: BinaryIO, size: int, place: int) -> bytes:
+    """Read bytes at a place of an open file that no other thread uses: Windows, which has no `pread`, seeks there."""
+    if hasattr(os, "pread"):
+        return os.pread(file.fileno(), size, place)
+    file.seek(place)
+    return file.read(size)
+
+
+def make_link(place: Path, target: str) -> bool:
+    """Make, or make anew, a link to a folder beside it. Return False where links are not allowed.
+
+    Windows allows them only to administrators and in its developer mode.
+    """
+    temporary = temporary_beside(place)
+    try:
+        temporary.symlink_to(target, target_is_directory=True)
+    except NotImplementedError:
+        return False
+    except OSError as problem:
+        if getattr(problem, "winerror", None) == _WINDOWS_NOT_PRIVILEGED:
+            return False
+        raise
+    if os.name == "nt" and place.is_symlink():
+        place.rmdir()  # there, a link to a folder is a folder, which nothing can replace
+    os.replace(temporary, place)
+    return True
+
+
+def point_to(place: Path, target: str) -> None:
+    """Make a name lead to a folder beside it: by a link, or where none is allowed by a file that holds the name."""
+    if not make_link(place, target):
+        write_atomically(place, target.encode())
+
+
+def pointed_to(place: Path) -> str | None:
+    """Return the name that `point_to` made a place lead to; None where it made none."""
+    if place.is_symlink():
+        return os.readlink(place)
+    return place.read_text(errors="replace")[:_LONGEST_NAME] if place.is_file() else None
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:

@@ -20,7 +20,9 @@ from tests.conftest import make_text
 from tests.docs.pages import PAGES, ROOT, blocks, shown_commands
 
 Command = Callable[..., tuple[int, str, str]]
-OTHER_PROGRAMS = {"pip", "uv", "pipx", "make", "git", "cd", "export"}
+OTHER_PROGRAMS = {"docker", "lm_eval", "pip", "uv", "pipx", "make", "git", "cd", "export"} | {
+    "hf", "llama-cli", "ollama", "tensorboard", "trackio",
+}  # fmt: skip
 """Programs that pages mention and the suite does not start: they install, build, or take minutes."""
 
 

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from headrace.distributed.replicas import Replica
 from headrace.generation.sampling import Sampling
 from headrace.instruments.rehearsal import quick_execution, random_batch, rehearse
-from headrace.jobs.generate import load_model, stream_text
+from headrace.jobs.generate import stream_text
 from headrace.jobs.train import train
 from headrace.models.architecture import Architecture, Matrix, Part, find_architecture, register, unregister
 from headrace.models.attention import KeyValueCache, attend
@@ -32,6 +32,7 @@ from headrace.report import report
 from headrace.run.config import Layers
 from headrace.run.memory import count_memory
 from headrace.run.pretraining import Pretraining
+from headrace.run.saved_model import load_model
 from headrace.training.activations import activation_bytes_per_token
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution, Precision

@@ -12,7 +12,6 @@ import pytest
 import headrace as hr
 from headrace.errors import CheckpointError, HeadraceError
 from headrace.files import read_checked_json, write_checked_json
-from headrace.jobs.generate import find_checkpoint
 from headrace.machine.hardware import find_hardware
 from headrace.report import report
 from headrace.run.config import Config
@@ -20,6 +19,7 @@ from headrace.run.machine import FORMAT, remembered_machine
 from headrace.run.remembered_scaling import FORMAT as SCALING_FORMAT
 from headrace.run.remembered_scaling import _path as scaling_path
 from headrace.run.remembered_scaling import remembered_scaling
+from headrace.run.saved_model import find_checkpoint
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.restore import read_state
 from tests.conftest import make_text
@@ -48,7 +48,9 @@ def resume(trained: Path, run: Path) -> None:
     hr.train(**settings(trained / "a.txt", run, **changes))
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "samples.txt", "run.lock", "tensorboard", "checkpoints"])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "samples.txt", "run.lock", "tensorboard", "wandb", "mlflow.db", "checkpoints"]
+)
 def test_a_run_writes_nothing_through_a_link(trained: Path, run: Path, tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"
     if (run / name).exists():

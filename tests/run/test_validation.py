@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headrace.jobs.generate import find_checkpoint
 from headrace.jobs.train import train
 from headrace.run.pretraining import Pretraining
+from headrace.run.saved_model import find_checkpoint
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 

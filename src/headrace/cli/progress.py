@@ -88,6 +88,7 @@ class TrainingDisplay:
     def __exit__(self, *problem: Any) -> None:
         if self._live is not None:
             self._live.__exit__(*problem)
+        self._show_warnings()  # of what was noticed after the last step
 
     def begin(self, doing: str) -> None:
         """Show what begins now: in a terminal and before the first step always, else where nothing was shown lately."""
@@ -139,9 +140,15 @@ class TrainingDisplay:
         if not self._is_way_shown and pretraining.computing.is_final:
             self._is_way_shown = True
             self._say(f"chosen, from step {info.step + 1:,} on: {self._way()}")
-        warnings = pretraining.run.warnings[self._num_warned :]
+        self._show_warnings()
+        if info.warning:
+            self._say(as_warning(info.warning))
+
+    def _show_warnings(self) -> None:
+        """Print the warnings of the run that were not printed before."""
+        warnings = self._pretraining.run.warnings[self._num_warned :]
         self._num_warned += len(warnings)
-        for warning in [*warnings, *([info.warning] if info.warning else [])]:
+        for warning in warnings:
             self._say(as_warning(warning))
 
     def _say(self, text: str | Text) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.generation.sampling import Sampling, draw
@@ -26,6 +27,14 @@ def generate(
 
     When a text outgrows the network's context, its older half is forgotten and the rest is read again.
     """
+    for tokens, _ in generate_with_logits(network, prompt, sampling, end_of_text_id, never):
+        yield tokens
+
+
+def generate_with_logits(
+    network: Network, prompt: list[int], sampling: Sampling, end_of_text_id: int, never: Sequence[int] = ()
+) -> Iterator[tuple[list[int | None], Tensor]]:
+    """Yield what `generate` does, each step with the logits (samples, vocabulary) that its tokens were drawn from."""
     context = network.config.context
     device = network.device
     tokens_BT = torch.tensor([prompt[-context:] or [end_of_text_id]] * sampling.num_samples)
@@ -42,7 +51,7 @@ def generate(
             logits_BV = network.logits(hidden).float().cpu()  # one order of random numbers on any device
             logits_BV[:, list(never)] = -torch.inf
             chosen_B = draw(logits_BV, sampling, generator)
-        yield [None if ended else int(token) for token, ended in zip(chosen_B, has_ended, strict=True)]
+        yield [None if ended else int(token) for token, ended in zip(chosen_B, has_ended, strict=True)], logits_BV
         has_ended |= chosen_B == end_of_text_id
         if bool(has_ended.all()):
             return

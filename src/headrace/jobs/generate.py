@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from headrace.data.tokens.tokenizer_json import read_tokenizer_file
-from headrace.data.tokens.tokenizers import Tokenizer, from_json
-from headrace.errors import CheckpointError, UsageError
+from headrace.data.tokens.tokenizers import Tokenizer
+from headrace.errors import UsageError
 from headrace.generation.decoding import generate as decode
 from headrace.generation.decoding import ids_without_text
 from headrace.generation.sampling import Sampling
 from headrace.generation.text import TextStream
-from headrace.models.counts import count
-from headrace.models.network import Network, build
-from headrace.run.resume import read_saved_model
-from headrace.training.checkpoint import Checkpoints
-from headrace.training.restore import STATE, check_weights_fill, load_weights
+from headrace.models.network import Network
+from headrace.run.saved_model import load_model
 
 
 def generate(
@@ -54,31 +49,6 @@ def check_prompts(prompts: Sequence[str]) -> None:
             raise UsageError(
                 f"the prompt {prompt!r} is not valid UTF-8. Type it again, or write it in a file."
             ) from None
-
-
-def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint at a path, or the best (else the last) checkpoint of the run at it."""
-    if (path / STATE).exists():
-        return path
-    for name in ("best", "last"):
-        if (path / "checkpoints" / name).is_symlink() and (found := Checkpoints(path / "checkpoints").find(name)):
-            return found
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such run. Make it with: headrace train --out {path}")
-    raise CheckpointError(f"{path}: no checkpoint here yet. Wait until the run has saved one.")
-
-
-def load_model(path: Path) -> tuple[Network, Tokenizer]:
-    """Load the network and the tokenizer of a run or a checkpoint."""
-    checkpoint = find_checkpoint(path)
-    config = read_saved_model(checkpoint).config
-    model = config.model
-    check_weights_fill(checkpoint, count(model, model.context).num_parameters)
-    network = build(model)
-    load_weights(checkpoint, network)
-    file = checkpoint / "tokenizer.json"
-    tokenizer = from_json(config.data.tokenizer, read_tokenizer_file(file), str(file))
-    return network.eval(), replace(tokenizer, special_tokens_in_text=config.data.special_tokens_in_text)
 
 
 def stream_text(model: tuple[Network, Tokenizer], prompt: str, sampling: Sampling) -> Iterator[list[str]]:

@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import queue
-import select
 import signal
 import subprocess
 import tempfile
@@ -23,6 +22,8 @@ from typing import IO, Any
 from headrace.errors import ChildError, HeadraceError
 
 POLL_S = 1.0
+LAST_ANSWER_S = 1.0
+"""How long an answer is waited for that a child may have written just before it ended."""
 
 
 class Child:
@@ -57,6 +58,11 @@ class Child:
             stderr=self._errors,
             start_new_session=own_session,
         )
+        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._next: bytes | None = None
+        """An answer that has been seen and not been returned."""
+        self._reader = threading.Thread(target=self._read, name="headrace-child", daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Child:
         return self
@@ -92,17 +98,16 @@ class Child:
 
     def has_answer(self, wait_s: float) -> bool:
         """Wait until there is an answer, or there never will be: the child has ended."""
-        return self._is_readable(wait_s) or self.exit_code is not None
+        return self._is_answered(wait_s) or self.exit_code is not None
 
     def answer(self) -> Any:
         """Return the next answer. Raises ChildError with what the child failed at or died of."""
         while not self.has_answer(POLL_S):
             pass
-        assert self._process.stdout is not None
         # The pipe of a dead child need not end: a process that it forked may hold it open.
-        line = self._process.stdout.readline() if self._is_readable(0) else b""
-        if not line:
+        if not self._is_answered(LAST_ANSWER_S) or not self._next:
             raise ChildError(self._last_words())
+        line, self._next = self._next, None
         reply = json.loads(line)
         if "error" in reply:
             raise ChildError(reply["error"])
@@ -111,19 +116,33 @@ class Child:
     def end(self) -> None:
         """Kill the child and everything that it has started, and wait until it is gone."""
         with suppress(ProcessLookupError, PermissionError):  # gone already; on a Mac, gone and not waited for
-            if self._own_session:
+            if self._own_session and hasattr(os, "killpg"):
                 os.killpg(self.pid, signal.SIGKILL)
             else:
                 self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        self._reader.join(LAST_ANSWER_S)
+        # A pipe that others hold open stays open here too, or the thread that reads it would read the next file.
+        answers = None if self._reader.is_alive() else self._process.stdout
+        for stream in (self._process.stdin, answers, self._errors):
             if stream is not None:
                 with suppress(BrokenPipeError):  # a question that it did not live to read
                     stream.close()
 
-    def _is_readable(self, wait_s: float) -> bool:
-        assert self._process.stdout is not None
-        return bool(select.select([self._process.stdout], [], [], wait_s)[0])
+    def _read(self) -> None:
+        """Pass lines on in a thread: Windows cannot wait for a pipe and for a time at once. Ends with an empty one."""
+        if self._process.stdout is not None:
+            # Unbuffered: Python cannot end while a thread waits in a buffered reader.
+            with open(self._process.stdout.fileno(), "rb", buffering=0, closefd=False) as pipe:
+                for line in pipe:
+                    self._answers.put(line)
+        self._answers.put(b"")
+
+    def _is_answered(self, wait_s: float) -> bool:
+        if self._next is None:
+            with suppress(queue.Empty):
+                self._next = self._answers.get(timeout=wait_s)
+        return self._next is not None
 
     def _last_words(self) -> str:
         code = self._process.wait()
@@ -184,4 +203,6 @@ def when_orphaned(act: Callable[[], object], take: Callable[[bytes], object] = l
 
 
 def _end_session() -> None:
-    os.killpg(0, signal.SIGKILL)
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

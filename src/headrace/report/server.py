@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from headrace.errors import HeadraceError
+from headrace.machine.ports import MAY_REUSE_ADDRESS, open_on_a_port
 from headrace.report import report
 from headrace.report.html import as_html
 from headrace.run.directory import LOCK, RunFolder
@@ -79,6 +80,7 @@ class PageServer(ThreadingHTTPServer):
     """A server of one page on the loopback address."""
 
     daemon_threads = True
+    allow_reuse_address = MAY_REUSE_ADDRESS
 
     def __init__(self, page: LivePage, port: int) -> None:
         self.page = page
@@ -92,15 +94,7 @@ class PageServer(ThreadingHTTPServer):
 
 def open_server(page: LivePage, port: int | None = None) -> PageServer:
     """Open a server on a port; without one, on the first that is free."""
-    wanted = range(FIRST_PORT, FIRST_PORT + MOST_PORTS) if port is None else [port]
-    for number in wanted:
-        try:
-            return PageServer(page, number)
-        except OSError as problem:
-            reason = problem.strerror
-    if port is None:
-        raise HeadraceError(f"no free port from {wanted[0]} to {wanted[-1]} ({reason}). Name one with --port.")
-    raise HeadraceError(f"port {port}: cannot be opened ({reason}). Name another, or none to take a free one.")
+    return open_on_a_port(lambda number: PageServer(page, number), port, range(FIRST_PORT, FIRST_PORT + MOST_PORTS))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from headrace.data.config import DataConfig
 from headrace.data.corpus.sources import Source
@@ -15,6 +15,14 @@ from headrace.models.config import ModelConfig
 from headrace.quick import LIMITS, quick_limits
 from headrace.run.synonyms import ACCEPTED, ANSWERS, answered_value, normal, usual_value
 from headrace.training.config import TrainingConfig
+
+TrackerName = Literal["tensorboard", "trackio", "wandb", "mlflow"]
+"""The trackers that there are: each is a file of this name in run/trackers/."""
+
+
+def _as_list(value: Any) -> Any:
+    """Return one name as a list of one."""
+    return [value] if isinstance(value, str) else value
 
 
 class RunConfig(BaseModel):
@@ -41,7 +49,10 @@ class RunConfig(BaseModel):
     measure_again: bool = False
     """Choose again how to compute steps, even if a choice for this machine and model is remembered."""
     tensorboard: bool = False
-    """Write TensorBoard event files too (needs the extra `tensorboard`)."""
+    """Write TensorBoard event files too: the same as run.trackers=[tensorboard]."""
+    trackers: Annotated[list[TrackerName], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Experiment trackers that are told of every step: tensorboard, trackio, wandb, mlflow. Each needs the extra of its
+    name; one that fails or hangs ends with a warning, and training goes on."""
 
 
 class Config(BaseModel):

@@ -9,7 +9,8 @@ corpus.json         tokenisation and chunking statistics (data/explain/descripti
 ledger.json         what became of every token of a pass (data/explain/ledger.py)
 summary.json        the end result (run/records/summary.py)
 tune.json           what `headrace tune --run` measured (run/records/tuning.py)
-tensorboard/        event files, if asked for
+tensorboard/, wandb/, mlflow/, mlflow.db   what trackers write, if asked for
+tracker-id          how trackers find the run again when it is resumed
 run.lock            held by the process that trains here; means nothing when nobody holds it
 checkpoints/        see training/checkpoint.py, and for their state.json run/records/checkpoint.py
 """
@@ -29,14 +30,14 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from headrace.errors import CheckpointError, HeadraceError, TrainingError
-from headrace.files import refuse_links, temporary_beside, without_nan, write_atomically, writing_failed
+from headrace.files import make_link, refuse_links, without_nan, write_atomically, writing_failed
 from headrace.locks import is_held, take_lock
 from headrace.run.config import Config
 from headrace.run.records import Environment, Record, StepRecord, upgraded_config
 
 LOCK = "run.lock"
 # Everything else is replaced as a whole, which leaves alone what a link leads to.
-WRITTEN_IN_PLACE = (LOCK, "metrics.jsonl", "samples.txt", "tensorboard", "checkpoints")
+WRITTEN_IN_PLACE = (LOCK, "metrics.jsonl", "samples.txt", "tensorboard", "wandb", "mlflow", "mlflow.db", "checkpoints")
 
 Kind = TypeVar("Kind", bound=Record)
 
@@ -271,12 +272,10 @@ def _as_sample(step: int, text: str) -> str:
 
 
 def _point_last(folder: Path) -> None:
-    """Make `last`, beside the run directory, a link to it."""
+    """Make `last`, beside the run directory, a link to it, where links are allowed."""
     link = folder.parent / "last"
     if link.is_symlink() or not link.exists():
-        temporary = temporary_beside(link)
         try:
-            temporary.symlink_to(folder.name)
-            os.replace(temporary, link)
+            make_link(link, folder.name)
         except OSError as problem:
             raise HeadraceError(f"{link}: cannot be made ({problem.strerror}).") from None

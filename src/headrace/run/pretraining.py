@@ -23,7 +23,6 @@ from headrace.models.network import build
 from headrace.run.agreement import check_batch_size, check_same_config, check_same_corpus, check_sharding
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus
-from headrace.run.corpus_facts import corpus_facts
 from headrace.run.directory import History, RunFolder, WatchedFolder, read_record
 from headrace.run.machine import remembered_machine
 from headrace.run.memory import check_memory, num_shards
@@ -31,11 +30,12 @@ from headrace.run.records import CheckpointState, Environment, Run
 from headrace.run.remembered_scaling import remembered_scaling
 from headrace.run.resume import check_resumable, checkpoint_to_resume, read_checkpoint_state
 from headrace.run.session.computing import RunComputing
+from headrace.run.session.corpus_facts import corpus_facts
 from headrace.run.session.evaluation import FIRST_TEXT_S, RunEvaluation
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
 from headrace.run.summary import Tally, recall
-from headrace.run.trackers.tensorboard import TensorBoard
+from headrace.run.trackers.beside import open_trackers
 from headrace.stages import Stage
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
 from headrace.training.loop import BatchStream, Loop, StepInfo, StopWaiting
@@ -185,9 +185,9 @@ class Pretraining:
             Environment(**environment(), execution=asdict(self.computing.execution)) if group.is_main else Environment()
         )
         self.folder.begin(config, begun, position.step)
-        self._hooks: list[TensorBoard] = []
-        if group.is_main and config.run.tensorboard:
-            self._hooks.append(stack.enter_context(TensorBoard(self.folder.path)))
+        self._trackers = open_trackers(config, self.folder.path) if group.is_main else []
+        for tracker in self._trackers:
+            stack.callback(tracker.close)
         if self._evaluator is not None:
             stack.callback(self._evaluator.close)
         self._evaluation = RunEvaluation(self._replica, self._evaluator, self.tokenizer, training, self._begin)
@@ -252,7 +252,7 @@ class Pretraining:
         if self.finished:
             return
         run, position = self.run, self.loop.position
-        recorder = Recorder(self.folder, run, self.loader, self._hooks, self.group.world_size)
+        recorder = Recorder(self.folder, run, self.loader, self._trackers, self.group.world_size)
         if self.group.world_size == 1:  # several processes can only stop together, at the end of a step
             self.loader.call_while_waiting(self._stop_waiting)
         run.prompts = self._evaluation.prompts
@@ -276,6 +276,7 @@ class Pretraining:
         run.corpus = self.corpus()
         if self.group.is_main:
             self._describe_corpus()
+        recorder.finish()
         self.folder.write_record("summary.json", run)
         self.group.wait_for_all(
             "waiting for rank 0 to finish"

@@ -26,6 +26,8 @@ from torch import Tensor
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.errors import CheckpointError
 from headrace.files import (
+    point_to,
+    pointed_to,
     sync_directory,
     temporary_beside,
     write_checked_json,
@@ -135,9 +137,9 @@ class Checkpoints:
                 shutil.rmtree(final)
             os.replace(unsealed.folder, final)
             sync_directory(self._folder)
-            _link(self._folder / "last", final.name)
+            point_to(self._folder / "last", final.name)
             if is_best:
-                _link(self._folder / "best", final.name)
+                point_to(self._folder / "best", final.name)
         except OSError as problem:
             raise writing_failed(final, problem) from None
         finally:
@@ -155,14 +157,15 @@ class Checkpoints:
         A run that was killed after its first save, before it could make the link, has a last checkpoint without one.
         """
         place = self._folder / name
-        target = os.readlink(place) if place.is_symlink() else name
+        pointed = pointed_to(place)
+        target = name if pointed is None else pointed
         if re.fullmatch(CHECKPOINT_NAME, target) and (self._folder / target).exists():
             return self._folder / target
-        if name == "last" and not place.is_symlink():
+        if name == "last" and pointed is None:
             newest = newest_whole(self._folder)
             if newest is not None or not list(self._folder.glob("step-*")):
                 return newest
-        found = f"leads to {target!r}, which is no checkpoint beside it" if place.is_symlink() else "no such checkpoint"
+        found = "no such checkpoint" if pointed is None else f"leads to {target!r}, which is no checkpoint beside it"
         raise CheckpointError(f"{place}: {found}. {name_whole_one(self._folder, target)}")
 
     def _sweep(self) -> None:
@@ -171,7 +174,7 @@ class Checkpoints:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def _prune(self) -> None:
-        kept = {os.readlink(link) for link in (self._folder / "last", self._folder / "best") if link.is_symlink()}
+        kept = {pointed_to(self._folder / name) for name in ("last", "best")}
         for folder in self._folder.glob("step-*"):
             if folder.name not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -207,9 +210,3 @@ def _seal_file(path: Path) -> str:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
     return file_hash(path)
-
-
-def _link(link: Path, target: str) -> None:
-    temporary = temporary_beside(link)
-    temporary.symlink_to(target)
-    os.replace(temporary, link)

@@ -49,7 +49,8 @@ def generate(
     """Generate text with a trained model. In a terminal, without --prompt, it continues what you type, line by line."""
     with display.loading(in_plain_lines=False):
         from headrace.generation.sampling import Sampling
-        from headrace.jobs.generate import check_prompts, load_model, stream_text
+        from headrace.jobs.generate import check_prompts, stream_text
+        from headrace.run.saved_model import load_model
 
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, num_samples)
     check_prompts(prompt or [])

@@ -75,8 +75,20 @@ class SavedSections(Record):
     data: SavedTokenizer
 
 
+class SavedPosition(Record):
+    """How far a saved model was trained; what else a position holds is ignored."""
+
+    step: int = 0
+    """Updates done."""
+    tokens: int = 0
+    """Tokens trained on."""
+
+
 class SavedModel(Record):
-    """state.json of a checkpoint as far as `generate` needs it, whatever a newer version has written beside it."""
+    """state.json of a checkpoint as far as using the model needs it, whatever a newer version has written beside it."""
+
+    position: SavedPosition = Field(default_factory=SavedPosition)
+    """How far the model was trained."""
 
     config: Annotated[SavedSections, BeforeValidator(_upgraded)]
     """The model, and its tokenizer."""

@@ -10,7 +10,8 @@ from headrace.data.loader import Loader
 from headrace.machine.facts import cpu_seconds, memory_bytes
 from headrace.run.directory import MetricsFile, RunFolder
 from headrace.run.records import Run, StepRecord
-from headrace.run.trackers.tensorboard import TensorBoard
+from headrace.run.trackers.beside import TrackerThread
+from headrace.run.trackers.tracker import step_values, summary_values
 from headrace.training.loop import StepInfo
 
 
@@ -18,7 +19,7 @@ class Recorder:
     """Writes the steps of a run into its directory. Training goes on without what cannot be written."""
 
     def __init__(
-        self, folder: RunFolder, run: Run, loader: Loader, trackers: Sequence[TensorBoard], num_processes: int
+        self, folder: RunFolder, run: Run, loader: Loader, trackers: Sequence[TrackerThread], num_processes: int
     ) -> None:
         self._folder, self._run, self._loader = folder, run, loader
         self._trackers, self._num_processes = trackers, num_processes
@@ -30,14 +31,26 @@ class Recorder:
             self.add_text(info.step, info.sample)
         with self._going_on_without("metrics.jsonl"):
             metrics.write(record.as_line())
+        values = step_values(record) if self._trackers else {}
         for tracker in self._trackers:
-            with self._going_on_without("tensorboard"):
-                tracker(record)
+            tracker.tell(lambda told: told.step(record.step, values))
+            self._warn(tracker.warning())
 
     def add_text(self, step: int, text: str) -> None:
         """Write a text of the network after some step."""
         with self._going_on_without("samples.txt"):
             self._folder.add_sample(step, text)
+        for tracker in self._trackers:
+            tracker.tell(lambda told: told.sample(step, text))
+
+    def finish(self) -> None:
+        """Give the summary to the trackers, and close them."""
+        values = summary_values(self._run)
+        for tracker in self._trackers:
+            tracker.tell(lambda told: told.summary(values))
+        for tracker in self._trackers:
+            tracker.close()
+            self._warn(tracker.warning())
 
     @contextmanager
     def _going_on_without(self, name: str) -> Iterator[None]:
@@ -46,9 +59,11 @@ class Recorder:
             yield
         except OSError as problem:
             path = self._folder.path / name
-            warning = f"{path}: cannot be written ({problem.strerror}). Training goes on without it."
-            if warning not in self._run.warnings:
-                self._run.warnings.append(warning)
+            self._warn(f"{path}: cannot be written ({problem.strerror}). Training goes on without it.")
+
+    def _warn(self, warning: str) -> None:
+        if warning and warning not in self._run.warnings:
+            self._run.warnings.append(warning)
 
     def _gauges(self, info: StepInfo) -> dict[str, Any]:
         """Return what the process and the loader show at this moment, by field of a step's record."""

@@ -1,1 +1,1 @@
-"""One file per experiment tracker: each takes the record of every step."""
+"""One file per experiment tracker; each is told of every step in a thread beside training."""

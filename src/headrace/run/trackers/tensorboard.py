@@ -1,4 +1,4 @@
-"""TensorBoard event files beside metrics.jsonl, with the same numbers."""
+"""TensorBoard event files in the run directory."""
 
 from __future__ import annotations
 
@@ -8,59 +8,50 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import UsageError
 from headrace.files import writing_failed
-from headrace.run.records import StepRecord
-
-SCALARS = (
-    "loss",
-    "learning_rate",
-    "gradient_norm",
-    "tokens_per_second",
-    "memory_bytes",
-    "validation_loss",
-    "validation_bits_per_byte",
-)
+from headrace.interop.extras import require
+from headrace.run.trackers.tracker import TrackedRun, Tracker
 
 
-class TensorBoard:
-    """A writer of event files that takes the record of each step.
+class TensorBoard(Tracker):
+    """A writer of event files.
 
     It writes when it is called, unlike torch's SummaryWriter, whose thread prints a traceback when it cannot.
     """
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from tensorboard.compat.proto.event_pb2 import Event
-            from tensorboard.summary.writer.record_writer import RecordWriter
-            from torch.utils.tensorboard.summary import scalar
-        except ImportError:
-            raise UsageError("run.tensorboard needs an extra: pip install 'headrace[tensorboard]'") from None
-        self._make_event: Any = Event
-        self._make_summary: Any = scalar
+        self._make_event: Any = require("tensorboard.compat.proto.event_pb2", "tensorboard").Event
+        self._summaries: Any = require("torch.utils.tensorboard.summary", "tensorboard")
+        make_records = require("tensorboard.summary.writer.record_writer", "tensorboard").RecordWriter
         path = folder / "tensorboard" / f"events.out.tfevents.{time.time_ns()}.headrace"
         try:
             path.parent.mkdir(exist_ok=True)
-            self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by __exit__
-            self._records = RecordWriter(self._file)
+            self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by end
+            self._records = make_records(self._file)
             self._write(file_version="brain.Event:2")
         except OSError as problem:
             raise writing_failed(path, problem) from None
 
-    def __enter__(self) -> TensorBoard:
-        return self
+    def begin(self, run: TrackedRun) -> None:
+        """Do nothing: every session of a run writes a file of its own."""
 
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def __call__(self, record: StepRecord) -> None:
-        """Add the numbers of a step; raise OSError if they cannot be written."""
+    def step(self, step: int, values: dict[str, float]) -> None:
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(errno.ENOENT, "somebody has removed it")
-        for name in SCALARS:
-            value = getattr(record, name)
-            if value is not None:
-                self._write(step=record.step, summary=self._make_summary(name, value))
+        for name, value in values.items():
+            self._write(step=step, summary=self._summaries.scalar(name, value))
+
+    def sample(self, step: int, text: str) -> None:
+        self._write(step=step, summary=self._summaries.text("sample", text))
+
+    def summary(self, values: dict[str, float]) -> None:
+        """Do nothing: event files have no place for the result of a run."""
+
+    def end(self) -> None:
+        self._file.close()
 
     def _write(self, **values: Any) -> None:
         self._records.write(self._make_event(wall_time=time.time(), **values).SerializeToString())
+
+
+TRACKER = TensorBoard

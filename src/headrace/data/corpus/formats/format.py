@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from headrace.data.corpus.sources import Source, SourceFile
 from headrace.data.corpus.streams import FileStream, SequentialFile
 from headrace.data.corpus.utf8 import as_utf8, without_byte_order_mark
 from headrace.errors import CorpusError
+from headrace.files import read_at
 
 ASSUMED_EXPANSION = 4
 """Bytes of text that a byte of a compressed file is taken for before it is read."""
@@ -116,7 +116,7 @@ class TextFormat(Format):
         with unchanged(file) as handle:
             start, starts_document = self._boundary_at(source, file, handle, begin) if begin else (0, True)
             stop, ends_document = (file.size, True) if is_last else self._boundary_at(source, file, handle, end)
-            raw = os.pread(handle.fileno(), stop - start, start)
+            raw = read_at(handle, stop - start, start)
             if len(raw) != stop - start:
                 raise CorpusError(
                     f"{file.path}: changed while the corpus was being read. Run again when it is complete."
@@ -150,7 +150,7 @@ class TextFormat(Format):
         reach = 64 << 10
         context = self.context_bytes(source)
         while True:
-            window = os.pread(handle.fileno(), context + reach, nominal - context)
+            window = read_at(handle, context + reach, nominal - context)
             is_end = nominal - context + len(window) >= file.size
             try:
                 found = self.find_boundary(source, window, context, is_end)
@@ -241,7 +241,7 @@ def _line_number(file: SourceFile, offset: int) -> int:
     lines, place = 1, 0
     with open_planned(file) as handle:
         while place < offset:
-            block = os.pread(handle.fileno(), min(offset - place, 1 << 20), place)
+            block = read_at(handle, min(offset - place, 1 << 20), place)
             if not block:
                 break
             lines += block.count(b"\n")

@@ -6,8 +6,9 @@ the compact protocol; of each only the fields 1 to 3 (kind, expanded and stored 
 
 from __future__ import annotations
 
-import os
 from typing import Any, BinaryIO
+
+from headrace.files import read_at
 
 _HEADER_BYTES = 8 << 10
 _MAX_HEADER_BYTES = 16 << 20
@@ -34,7 +35,7 @@ def _page_header(file: BinaryIO, place: int) -> tuple[int, int, int, int]:
     """Return the kind of a page, its expanded size, its stored size, and the header's own length."""
     size = _HEADER_BYTES
     while True:
-        data = os.pread(file.fileno(), size, place)
+        data = read_at(file, size, place)
         try:
             reader = _Compact(data)
             fields = reader.struct()
