@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+import torch
+
 from headrace.machine.allocator import release_freed_memory
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.machine.device import best_device
 from headrace.machine.facts import environment
 from headrace.machine.hardware import available_memory_bytes
-from headrace.machine.measure import measure_memory_bandwidth
+from headrace.machine.measure import measure_memory_bandwidth, torch_threads
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
 from headrace.perf.memory import memory_parts
@@ -76,11 +78,15 @@ def known_rates(execution: Execution, machine: Machine | None) -> Rates | None:
 
 
 def measure_rates(execution: Execution) -> Rates:
-    """Measure the rates of one process in about a second; remember them unless other programs took the processor."""
+    """Measure the rates of one process in about a second; remember them unless other programs took the processor.
+
+    They are those of the execution's threads, whatever was computed before.
+    """
     began = ProcessorTime.now()
-    peak_flops = measure_peak_flops(execution.dtype, PEAK_SECONDS)
-    release_freed_memory()  # the matrices were large
-    bandwidth = measure_memory_bandwidth() if best_device().type == "cpu" else None
+    with torch_threads(execution.threads or torch.get_num_threads()):
+        peak_flops = measure_peak_flops(execution.dtype, PEAK_SECONDS)
+        release_freed_memory()  # the matrices were large
+        bandwidth = measure_memory_bandwidth() if best_device().type == "cpu" else None
     rates = Rates(peak_flops, bandwidth)
     if not is_disturbed(ProcessorTime.now().taken_percent_since(began)):
         remembered_rates(execution).write(rates)

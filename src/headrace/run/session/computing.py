@@ -155,6 +155,7 @@ class RunComputing:
     def _settle(self) -> None:
         """Make the execution final: what was chosen, or at the end of a run the best that is known."""
         self._choice.settle()
+        self.execution.set_threads()  # the last rows may have been computed with another number
         self.execution.write_into(self._config.training)
         self._folder.write_config(self._config)
 
