@@ -61,7 +61,7 @@ docs: $(VENV)/.installed  ## build the documentation site into site/; a broken l
 	$(BIN)/python tools/write_reference.py --check
 	$(BIN)/zensical build --clean --strict
 
-results: $(VENV)/.installed  ## measure what is reported elsewhere on this machine, under 20 minutes; writes docs/results.md
+results: $(VENV)/.installed  ## measure what is reported elsewhere on this machine, half an hour; writes docs/results.md
 	$(BIN)/python benchmarks/write_results.py docs/results.md
 
 soak: $(VENV)/.installed  ## the slow fault and limit tests (kills, tmpfs, memory)

@@ -7,7 +7,7 @@ from typing import Any
 Results = dict[str, Any]
 INTRODUCTION = """# Reported elsewhere, measured here
 
-Written by `benchmarks/write_results.py`; `make results` measures everything again in under 20 minutes.
+Written by `benchmarks/write_results.py`; `make results` measures everything again in half an hour.
 
 Write-ups of training small language models on CPUs report, or promise, the figures in the column "reported elsewhere".
 The column "here" is what headrace does with the same shape, batch and sequence length. Unless a row says otherwise, the

@@ -1,7 +1,8 @@
 """Measure on this machine the work behind figures that were reported elsewhere, and write docs/results.md.
 
-python benchmarks/write_results.py docs/results.md              # everything, under 20 minutes
-python benchmarks/write_results.py docs/results.md --page-only  # only the page, from runs/results/results.json
+python benchmarks/write_results.py docs/results.md                # everything, half an hour
+python benchmarks/write_results.py docs/results.md runs presets   # these parts again, the others as they were
+python benchmarks/write_results.py docs/results.md --page-only    # only the page, from runs/results/results.json
 
 What it teaches: how headrace does on equal shapes, batches and sequence lengths. Machines differ, so a ratio here is
 of two machines as well as of two programs; the page says so. The last line is JSON.
@@ -9,12 +10,14 @@ of two machines as well as of two programs; the page says so. The last line is J
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,10 @@ from corpora import SHARED, write_text
 from results_page import page
 
 FOLDER = Path("runs/results")
-MINUTES = 0.25
-"""Minutes of each training run that is measured for its speed."""
+MINUTES, MINUTES_OF_LARGE = 0.25, 1.0
+"""Minutes of each training run that is measured for its speed; more where a step takes seconds."""
+LARGE = ("wiki", "production", "quality", "gpt2-small")
+"""Presets whose steps take a second or more: the first ones are spent on choosing how to compute them."""
 SIZES = {"599 sequences": 599, "5,000 sequences": 5_000, "20,000 sequences": 20_000}
 """Sizes of the corpora of the prefetching table: below, within and above what was reported."""
 PRESETS = "demo shakespeare-char prototype quality production wiki development gpt2-small".split()
@@ -64,49 +69,70 @@ def headrace(arguments: str) -> dict[str, Any]:
     return {**result, "result": json.loads(done.stdout.splitlines()[-1])}
 
 
-def measure(text: Path, characters: Path, folder: Path) -> dict[str, Any]:
-    """Do all the work of the page."""
-    timed = f"training.max_minutes={MINUTES}"
-    results: dict[str, Any] = {"machine": headrace("machine")}
-    results["runs"] = {
-        name: headrace(f"train {text} {how} {timed} --out {folder}/{name}") for name, how in RUNS.items()
-    }
-    results["presets"] = {}
+def timed(how: str) -> str:
+    """Return the limit of a run that is measured for its speed."""
+    is_large = any(f"--preset {name}" in how for name in LARGE)
+    return f"training.max_minutes={MINUTES_OF_LARGE if is_large else MINUTES}"
+
+
+def measure_runs(text: Path, characters: Path, folder: Path) -> dict[str, Any]:
+    return {name: headrace(f"train {text} {how} {timed(how)} --out {folder}/{name}") for name, how in RUNS.items()}
+
+
+def measure_presets(text: Path, characters: Path, folder: Path) -> dict[str, Any]:
+    results = {}
     for name in PRESETS:
-        corpus = characters if name == "shakespeare-char" else text
-        limit = "" if name == "shakespeare-char" else timed
-        results["presets"][name] = headrace(f"train {corpus} --preset {name} {limit} --out {folder}/preset-{name}")
-    results["characters"] = headrace(f"train {characters} {CHARACTERS} --out {folder}/characters")
-    results["prefetching"] = {}
+        corpus, how = (characters, "") if name == "shakespeare-char" else (text, timed(f"--preset {name}"))
+        results[name] = headrace(f"train {corpus} --preset {name} {how} --out {folder}/preset-{name}")
+    return results
+
+
+def measure_prefetching(text: Path, characters: Path, folder: Path) -> dict[str, Any]:
+    results = {}
     for name, sequences in SIZES.items():
         corpus = write_text(folder / f"{sequences}.txt", sequences * 128 * 4)
         for depth in ("0", "4", "auto"):
             how = f"{SMALL} data.prefetch_batches={depth} training.num_epochs=2 training.max_minutes=0.2"
-            results["prefetching"][f"{name}, {depth}"] = headrace(
-                f"train {corpus} {how} --out {folder}/prefetch-{sequences}-{depth}"
-            )
-    results["scale"] = headrace(f"scale {characters} {CHARACTERS} --repeats 2")
-    sizes = "--batch-size 256,512,1024 --num-batches 100 --megabytes 50"
-    results["loaders"] = headrace(f"bench loaders {sizes} --only headrace --only grain --only tf.data --only torch")
-    results["tokenize"] = headrace("bench tokenize --megabytes 10")
+            results[f"{name}, {depth}"] = headrace(f"train {corpus} {how} --out {folder}/prefetch-{sequences}-{depth}")
     return results
 
 
+LOADERS = "--batch-size 256,512,1024 --num-batches 100 --megabytes 50 --only headrace --only grain --only tf.data"
+PARTS: dict[str, Callable[[Path, Path, Path], dict[str, Any]]] = {
+    "machine": lambda text, characters, folder: headrace("machine"),
+    "runs": measure_runs,
+    "presets": measure_presets,
+    "characters": lambda text, characters, folder: headrace(
+        f"train {characters} {CHARACTERS} --out {folder}/characters"
+    ),
+    "prefetching": measure_prefetching,
+    "scale": lambda text, characters, folder: headrace(f"scale {characters} {CHARACTERS} --repeats 2"),
+    "loaders": lambda text, characters, folder: headrace(f"bench loaders {LOADERS} --only torch"),
+    "tokenize": lambda text, characters, folder: headrace("bench tokenize --megabytes 10"),
+}
+"""The parts of the page, and how each is measured: on a text, on one of characters, in a folder."""
+
+
 def main() -> None:
-    target = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure; none: all")
+    parser.add_argument("--page-only", action="store_true")
+    options = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     kept = FOLDER / "results.json"
+    results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     began = time.perf_counter()
-    if "--page-only" not in sys.argv:
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["HEADRACE_CACHE"] = f"{folder}/user-cache"  # nothing is remembered from before
-            text = write_text(Path(folder) / "text.txt", 20 << 20)
-            shakespeare = SHARED / "shakespeare.txt"
-            characters = shakespeare if shakespeare.exists() else write_text(Path(folder) / "characters.txt", 1 << 20)
-            kept.write_text(json.dumps(measure(text, characters, Path(folder)), indent=1))
-    results = json.loads(kept.read_text()) if kept.exists() else {}
-    target.write_text(page(results), encoding="utf-8")
-    print(json.dumps({"page": str(target), "seconds": round(time.perf_counter() - began)}))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HEADRACE_CACHE"] = f"{folder}/user-cache"  # nothing is remembered from before
+        text = write_text(Path(folder) / "text.txt", 20 << 20)
+        shakespeare = SHARED / "shakespeare.txt"
+        characters = shakespeare if shakespeare.exists() else write_text(Path(folder) / "characters.txt", 1 << 20)
+        for name in [] if options.page_only else options.parts or PARTS:
+            results[name] = PARTS[name](text, characters, Path(folder))
+            kept.write_text(json.dumps(results, indent=1))
+    options.target.write_text(page(results), encoding="utf-8")
+    print(json.dumps({"page": str(options.target), "seconds": round(time.perf_counter() - began)}))
 
 
 if __name__ == "__main__":
