@@ -113,10 +113,17 @@ def open_request(server: ModelServer, **asked: object) -> socket.socket:
     return client
 
 
+def wait_for_connections(others: set[threading.Thread]) -> None:
+    """Wait for the threads of connections to end, except the others, which were there before."""
+    for thread in set(threading.enumerate()) - others:
+        if "process_request" in thread.name:
+            thread.join(timeout=30)
+
+
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_a_client_that_leaves_stops_its_computing(server: ModelServer, is_streamed: bool) -> None:
     engine = server.engine
-    before = engine.num_steps
+    before, others = engine.num_steps, set(threading.enumerate())
     client = open_request(server, prompt="a", max_tokens=4000, stream=is_streamed)
     while engine.num_steps < before + 5:
         pass
@@ -124,22 +131,19 @@ def test_a_client_that_leaves_stops_its_computing(server: ModelServer, is_stream
     other = ask(server, COMPLETIONS, {"prompt": "b", "max_tokens": 50, "seed": 1})
     assert other[1]["choices"][0]["text"] == expected_text(server, prompt="b", max_tokens=50, seed=1)
     assert engine.num_steps - before < 1000
-    for thread in threading.enumerate():
-        if "process_request" in thread.name:
-            thread.join(timeout=30)
+    wait_for_connections(others)
     assert engine.num_steps - before < 1000
 
 
 def test_too_many_connections_are_told_so(server: ModelServer) -> None:
+    others = set(threading.enumerate())
     idle = [socket.create_connection((LOOPBACK, server.server_port)) for _ in range(MOST_CONNECTIONS)]
     status, answer = ask(server, "/v1/models")
     assert status == 503
     assert "connections are open already" in answer["error"]["message"]
     for connection in idle:
         connection.close()
-    for thread in threading.enumerate():
-        if "process_request" in thread.name:
-            thread.join(timeout=30)
+    wait_for_connections(others)
     assert ask(server, "/v1/models")[0] == 200
 
 
@@ -173,14 +177,14 @@ def load(server: ModelServer, num_requests: int, num_clients: int) -> None:
 
 
 def test_two_hundred_requests_from_sixteen_clients() -> None:
+    others = set(threading.enumerate())
     with serving() as server:
         load(server, 20, 16)
         before = psutil.Process().memory_info().rss
         load(server, 200, 16)
-        for thread in threading.enumerate():
-            if "process_request" in thread.name:
-                thread.join(timeout=30)
-        assert not [thread for thread in threading.enumerate() if "process_request" in thread.name]
+        wait_for_connections(others)
+        left = set(threading.enumerate()) - others
+        assert not [thread for thread in left if "process_request" in thread.name]
         assert psutil.Process().memory_info().rss - before < 64 << 20
 
 
