@@ -8,8 +8,8 @@ RUN python -m venv /opt/headrace && /opt/headrace/bin/pip install --no-cache-dir
 
 FROM python:3.13-slim
 COPY --from=build /opt/headrace /opt/headrace
-RUN useradd --create-home headrace
-USER headrace
+RUN useradd --create-home --uid 1000 headrace
+USER 1000
 WORKDIR /work
 ENV PATH=/opt/headrace/bin:$PATH
 ENTRYPOINT ["headrace"]
