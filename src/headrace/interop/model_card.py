@@ -43,7 +43,7 @@ def model_card(facts: CardFacts) -> str:
     parts = [
         f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---\n",
         f"# {facts.name}\n",
-        f"A language model trained from scratch with headrace on {facts.num_tokens:,} tokens"
+        f"A language model trained from scratch with headrace, on {facts.num_tokens:,} tokens"
         f" ({facts.num_steps:,} updates). It continues text; it was not taught to follow instructions.\n",
         "```python\nfrom transformers import pipeline\n\n"
         f'write = pipeline("text-generation", model="{facts.repo}")\nprint(write("Once")[0]["generated_text"])\n```\n',
