@@ -16,26 +16,23 @@ import sys
 import time
 from collections.abc import Callable
 
-from headrace.machine.waiting import wait_briefly
+import brief_waits  # noqa: F401 - before torch
+import torch
+from plain_gpt2 import PlainGPT2
+from torch.nn.functional import cross_entropy
 
-wait_briefly()
-
-import torch  # noqa: E402
-from plain_gpt2 import PlainGPT2  # noqa: E402
-from torch.nn.functional import cross_entropy  # noqa: E402
-
-from headrace.distributed.replicas import Replica  # noqa: E402
-from headrace.instruments.rehearsal import random_batch  # noqa: E402
-from headrace.machine.allocator import keep_freed_memory  # noqa: E402
-from headrace.machine.facts import memory_bytes, peak_memory_bytes  # noqa: E402
-from headrace.models.network import build  # noqa: E402
-from headrace.run.config import Config, Layers  # noqa: E402
-from headrace.run.memory import count_memory  # noqa: E402
-from headrace.run.presets import PRESETS  # noqa: E402
-from headrace.training.autotune import default_micro_batch  # noqa: E402
-from headrace.training.execution import Execution  # noqa: E402
-from headrace.training.optimizers.optimizer import Optimizer  # noqa: E402
-from headrace.training.step import TrainStep, accumulate  # noqa: E402
+from headrace.distributed.replicas import Replica
+from headrace.instruments.rehearsal import random_batch
+from headrace.machine.allocator import keep_freed_memory
+from headrace.machine.facts import memory_bytes, peak_memory_bytes
+from headrace.models.network import build
+from headrace.run.config import Config, Layers
+from headrace.run.memory import count_memory
+from headrace.run.presets import PRESETS
+from headrace.training.autotune import default_micro_batch
+from headrace.training.execution import Execution
+from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.step import TrainStep, accumulate
 
 PRECISIONS = ("float32", "bfloat16")
 TO_TORCH = {

@@ -92,7 +92,7 @@ def test_invalid_utf8(prepare: Prepare, tmp_path: Path) -> None:
     assert "a.txt: not valid UTF-8 at byte 5 (0xff)" in said
     code, said = prepare(tmp_path / "a.txt")
     assert code == 0
-    assert "3 invalid UTF-8 sequence(s), replaced" in said
+    assert "3 invalid UTF-8 sequences, replaced" in said
     tokens = np.concatenate(list(hr.Cache.open(tmp_path / "cache").tokens(0, 0, 1 << 20)))
     assert bytes(tokens[:-1].astype(np.uint8)).decode() == "good �� bad � end"
 
@@ -101,7 +101,7 @@ def test_byte_order_mark(prepare: Prepare, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbftext")
     code, said = prepare(tmp_path / "a.txt")
     assert code == 0
-    assert "1 byte order mark(s), removed" in said
+    assert "1 byte order mark, removed" in said
     assert hr.Cache.open(tmp_path / "cache").num_tokens == 5
 
 
@@ -116,7 +116,7 @@ def test_nul_bytes(prepare: Prepare, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"a\0b\0c")
     code, said = prepare(tmp_path / "a.txt")
     assert code == 0
-    assert "2 NUL byte(s), kept" in said
+    assert "2 NUL bytes, kept" in said
     assert hr.Cache.open(tmp_path / "cache").num_tokens == 6
 
 
@@ -141,7 +141,7 @@ def test_malformed_json_line(prepare: Prepare, tmp_path: Path, line: str, compla
     assert f"{file}:4: {complaint}" in said
     code, said = prepare(file, "--malformed-lines", "skip")
     assert code == 0
-    assert "1 malformed line(s), skipped" in said
+    assert "1 malformed line, skipped" in said
     assert hr.Cache.open(tmp_path / "cache").num_documents == 4
 
 

@@ -30,6 +30,15 @@ def plural(number: int, noun: str, many: str = "") -> str:
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
+def counted(number: int, things: str) -> str:
+    """Format a number of things whose words mark their plural with (s).
+
+    >>> counted(1, "empty file(s), left out"), counted(2000, "empty file(s), left out")
+    ('1 empty file, left out', '2,000 empty files, left out')
+    """
+    return f"{number:,} {things.replace('(s)', '' if number == 1 else 's')}"
+
+
 def human_count(count: float) -> str:
     """Format a count with three digits or fewer.
 

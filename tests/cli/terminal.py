@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 
 import pyte
 import pytest
@@ -63,3 +64,16 @@ class Terminal:
 
 Attach = Callable[[int, int], Terminal]
 """A function that makes a terminal of some columns and rows."""
+
+
+def output_of(master: int) -> Iterator[bytes]:
+    """Yield what a program writes to a pseudo-terminal until it ends, and close the terminal."""
+    while True:
+        try:
+            data = os.read(master, 4096)
+        except OSError:  # how Linux says that nobody has the other end open
+            data = b""
+        if not data:
+            os.close(master)
+            return
+        yield data

@@ -14,6 +14,7 @@ import pytest
 
 import headrace as hr
 from headrace.sizes import parse_size
+from tests.cli.terminal import output_of
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]
@@ -131,16 +132,7 @@ def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     child = start(tmp_path, stdout=slave, stderr=slave, env={**os.environ, "COLUMNS": "120", "TERM": "xterm"})
     os.close(slave)
-    shown = b""
-    while True:
-        try:
-            data = os.read(master, 4096)
-        except OSError:
-            break
-        if not data:
-            break
-        shown += data
-    os.close(master)
+    shown = b"".join(output_of(master))
     assert child.wait(timeout=60) == 0
     assert b"Tokenising" in shown
     assert b"MB/s" in shown

@@ -43,10 +43,10 @@ def test_train_says_what_it_trains_on(
     said = " ".join(err.replace("\x1b[1m", "").replace("\x1b[0m", "").split())  # a terminal gets wrapped lines
     assert "corpus: 2 files" in said
     assert "tokenizer byte of 257 tokens" in said
-    assert "3 invalid UTF-8 sequence(s)" in said
-    assert "3 NUL byte(s)" in said
-    assert "1 empty file(s), left out" in said
-    assert "1 file(s) with the suffix .png, left out" in said
+    assert "3 invalid UTF-8 sequences" in said
+    assert "3 NUL bytes" in said
+    assert "1 empty file, left out" in said
+    assert "1 file with the suffix .png, left out" in said
     assert "tokens are very little text" in said
     facts = json.loads(out.splitlines()[-1])["corpus"]
     assert facts["skipped"] == {"empty file(s)": 1, "file(s) with the suffix .png": 1}
@@ -82,4 +82,4 @@ def test_train_twice_in_a_folder_does_not_train_on_the_first_run(
         assert code == 0, err
         tokens.append(json.loads(out.splitlines()[-1])["corpus"]["tokens"])
     assert tokens[0] == tokens[1]
-    assert "1 folder(s) that are a run directory of headrace, left out" in err
+    assert "1 folder with a run directory of headrace, left out" in err

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from tests.cli.terminal import output_of
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 
@@ -66,17 +67,10 @@ def test_a_conversation_in_a_terminal(run: Path) -> None:
     os.close(slave)
     shown = b""
     typed = [b"the mill\n", b"river stone\n", b"\x04"]  # each when it is asked for
-    while True:
-        try:
-            data = os.read(master, 4096)
-        except OSError:
-            break
-        if not data:
-            break
+    for data in output_of(master):
         shown += data
         if shown.endswith(b"> ") and typed:
             os.write(master, typed.pop(0))
-    os.close(master)
     assert child.wait(timeout=60) == 0
     assert b"Ctrl-D ends" in shown
     assert shown.count(b"> ") >= 3

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from headrace.errors import UsageError
 from headrace.models.config import ModelConfig
 from headrace.native.library import MASK, available_instructions, instructions, why_missing
-from headrace.run.config import Config, Layers
+from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
 from headrace.training.autotune import Search, why_not_native
 from headrace.training.config import TrainingConfig
-from tests.conftest import make_text
-from tests.run.tiny_run import losses, settings
+from tests.run import tiny_run
+from tests.run.tiny_run import losses
 
 needs_library = pytest.mark.skipif(bool(why_missing()), reason="the native library was not built")
 NATIVE = {"training.engine": "native", "training.micro_batch_size": 4, "training.threads": 2}
@@ -25,17 +25,11 @@ NATIVE = {"training.engine": "native", "training.micro_batch_size": 4, "training
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "user-cache"))
-    monkeypatch.setattr("headrace.run.environment.measure_peak_flops", lambda *_: 1e9)
-    path = tmp_path / "corpus.txt"
-    path.write_text(make_text(30_000))
-    return path
+    return tiny_run.fresh_corpus(tmp_path, monkeypatch)
 
 
 def configured(corpus: Path, name: str, **changes: Any) -> Config:
-    layers = Layers()
-    layers.add(settings(corpus, corpus.parent / name, **{**NATIVE, **changes}), "the test")
-    return layers.build()
+    return tiny_run.configured(corpus, name, **{**NATIVE, **changes})
 
 
 def train(config: Config, num_steps: int | None = None) -> Pretraining:

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace.files import read_checked_json, write_checked_json
+from headrace.run.config import Config, Layers
+from tests.conftest import make_text
 
 TINY: dict[str, Any] = {
     "model.d_model": 32,
@@ -34,6 +38,22 @@ def settings(corpus: Path, out: Path, **changes: Any) -> dict[str, Any]:
         "run.out": str(out),
     }
     return {**TINY, **places, **changes}
+
+
+def configured(corpus: Path, name: str, **changes: Any) -> Config:
+    """Return the configuration of a run of this name beside its corpus."""
+    layers = Layers()
+    layers.add(settings(corpus, corpus.parent / name, **changes), "the test")
+    return layers.build()
+
+
+def fresh_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a text to train on; nothing is remembered yet, and the peak is known without measuring."""
+    monkeypatch.setenv("HEADRACE_CACHE", str(folder / "user-cache"))
+    monkeypatch.setattr("headrace.run.environment.measure_peak_flops", lambda *_: 1e9)
+    path = folder / "corpus.txt"
+    path.write_text(make_text(30_000))
+    return path
 
 
 def change_state(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:

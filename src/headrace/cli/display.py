@@ -15,10 +15,11 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from headrace.activity import Activity, ignore
+from headrace.units import counted
 
 NOTICED = {
     "invalid_utf8": "invalid UTF-8 sequence(s), replaced by U+FFFD",
-    "latin1_texts": "text(s) that look like Latin-1, not UTF-8; convert them: iconv -f WINDOWS-1252 -t UTF-8",
+    "latin1_texts": "text(s) with bytes of Latin-1, not UTF-8; convert them: iconv -f WINDOWS-1252 -t UTF-8",
     "nul_bytes": "NUL byte(s), kept: is this really text?",
     "byte_order_marks": "byte order mark(s), removed",
     "empty_documents": "empty document(s), left out",
@@ -132,5 +133,5 @@ def as_notice(message: str) -> Text:
 
 def notices(facts: dict[str, Any]) -> list[str]:
     """Return a line for each kind of oddity in a corpus, and for each kind of file that was left out."""
-    odd = [f"{count:,} {NOTICED.get(kind, kind)}" for kind, count in facts["noticed"].items() if count]
-    return odd + [f"{count:,} {reason}, left out" for reason, count in facts["skipped"].items()]
+    odd = [counted(count, NOTICED.get(kind, kind)) for kind, count in facts["noticed"].items() if count]
+    return odd + [counted(count, f"{reason}, left out") for reason, count in facts["skipped"].items()]

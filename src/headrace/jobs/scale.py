@@ -10,6 +10,7 @@ from headrace.instruments.scaling import scale as measure
 from headrace.instruments.scaling import ways_to_scale
 from headrace.run.config import Config
 from headrace.run.remembered_scaling import Scaling, remember_scaling
+from headrace.units import plural
 
 
 def scale(
@@ -21,13 +22,13 @@ def scale(
     """
     usable = len(usable_cores())
     if cores > usable:
-        raise UsageError(f"--cores {cores}: this process may use {usable} core(s) at most")
+        raise UsageError(f"--cores {cores}: this process may use {plural(usable, 'core')} at most")
     ways = ways_to_scale(cores or usable, config.training.batch_size)
     if projected and not any(way.processes > 1 for way in ways):
         raise UsageError(
             "--project: averaging gradients has to be measured between 2 processes. That needs 2 cores, and a"
             f" training.batch_size that they can divide, which {config.training.batch_size} is not on"
-            f" {cores or usable} core(s)."
+            f" {plural(cores or usable, 'core')}."
         )
     result = measure(config, ways, num_steps, num_repeats, projected)
     remember_scaling(config, result)

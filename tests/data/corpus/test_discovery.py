@@ -78,7 +78,7 @@ def test_a_cache_inside_the_corpus_is_left_out(tmp_path: Path, command: Command)
     code, out, _ = command(*arguments)
     assert code == 0
     assert hr.Cache.open(tmp_path / "corpus" / "cache").num_tokens == tokens
-    assert "1 folder(s) that are a token cache of headrace" in out
+    assert "1 folder with a token cache of headrace" in out
     assert found(tmp_path / "corpus" / "**")[0] == ["a.txt", "b.txt"]
     with pytest.raises(hr.HeadraceError, match="a token cache of headrace, not text"):
         found(tmp_path / "corpus" / "cache")
@@ -87,7 +87,7 @@ def test_a_cache_inside_the_corpus_is_left_out(tmp_path: Path, command: Command)
 def test_a_run_directory_inside_the_corpus_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", "runs/one/samples.txt", "runs/one/config.json")
     (tmp_path / "runs" / "one" / "environment.json").write_text('{"python": "3", "peak_flops": 1.0}')
-    assert found(tmp_path) == (["a.txt"], {"folder(s) that are a run directory of headrace": 1})
+    assert found(tmp_path) == (["a.txt"], {"folder(s) with a run directory of headrace": 1})
     assert found(tmp_path / "**" / "*.txt") == (["a.txt"], {"file(s) in a run directory of headrace": 1})
 
 

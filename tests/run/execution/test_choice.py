@@ -21,7 +21,7 @@ from headrace.run.execution.pace import JUDGED_STEPS, ChosenExecution, PaceCheck
 from headrace.run.pretraining import Pretraining
 from headrace.training.autotune import Search
 from headrace.training.loop import StepInfo
-from tests.conftest import make_text
+from tests.run import tiny_run
 from tests.run.tiny_run import settings
 
 OPEN = {
@@ -36,18 +36,12 @@ Command = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a text; nothing is remembered yet, other programs are quiet, and the peak is known without measuring."""
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "user-cache"))
     monkeypatch.setattr(ProcessorTime, "taken_percent_since", lambda *_: 0.0)
-    monkeypatch.setattr("headrace.run.environment.measure_peak_flops", lambda *_: 1e9)
-    path = tmp_path / "corpus.txt"
-    path.write_text(make_text(30_000))
-    return path
+    return tiny_run.fresh_corpus(tmp_path, monkeypatch)
 
 
 def configured(corpus: Path, name: str, **changes: Any) -> Config:
-    layers = Layers()
-    layers.add(settings(corpus, corpus.parent / name, **{**OPEN, **changes}), "the test")
-    return layers.build()
+    return tiny_run.configured(corpus, name, **{**OPEN, **changes})
 
 
 def finish(config: Config) -> Pretraining:

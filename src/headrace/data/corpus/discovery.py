@@ -143,7 +143,7 @@ def _is_text_folder(folder: str, trees: list[str], skipped: Counter[str]) -> boo
     kind = own_output(folder)
     if kind:
         if not os.path.islink(folder):  # a link such as runs/last leads to a folder that is counted itself
-            skipped[f"folder(s) that are a {kind} of headrace"] += 1
+            skipped[f"folder(s) with a {kind} of headrace"] += 1
         return False
     if os.path.islink(folder):
         target = os.path.realpath(folder)

@@ -236,7 +236,7 @@ def test_archives_in_a_folder_are_read_when_they_are_named(tmp_path: Path) -> No
     write(folder / "a.zip", {"b.txt": b"zipped"})
     write(folder / "a.tar.gz", {"b.txt": b"tarred"})
     cache = hr.prepare(folder, tokenizer="byte", out=tmp_path / "cache")
-    assert cache.skipped == {"archive(s), which are read when they are named": 2}
+    assert cache.skipped == {"archive(s), read only when named": 2}
     assert documents(Source(path=f"{folder}/*")) == [b"tarred", b"text", b"zipped"]
 
 

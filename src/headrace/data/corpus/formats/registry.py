@@ -57,7 +57,7 @@ def is_readable(name: str) -> bool:
 def why_unread(name: str) -> str:
     """Return the reason, in the plural, why a file found in a folder is not read."""
     if format_of(name).is_archive:
-        return "archive(s), which are read when they are named"
+        return "archive(s), read only when named"
     suffix = suffix_of(name)
     return f"file(s) with the suffix {suffix}" if suffix else "file(s) without a suffix"
 
