@@ -143,7 +143,8 @@ def compare(preset: str, cache: hr.Cache, repeats: int, threads: int) -> dict[st
         best = {side: max(speeds[f"{side} {precision}"] for precision in PEAK_TARGETS) for side in ("plain", "ours")}
         ratios.append(best["ours"] / best["plain"])
         told = ", ".join(f"{side} {speed:,.0f}" for side, speed in speeds.items())
-        print(f"{preset}: {told} tok/s: {ratios[-1]:.2f} x", flush=True)
+        shares = ", ".join(f"{values[-1]:.0f}% of the {precision} peak" for precision, values in percents.items())
+        print(f"{preset}: {told} tok/s: {ratios[-1]:.2f} x, {shares}", flush=True)
     of_peaks = {f"percent_of_{precision}_peak": statistics.median(values) for precision, values in percents.items()}
     return {"ratio": statistics.median(ratios), **of_peaks}
 
