@@ -15,7 +15,9 @@ from headrace.native.library import MASK, available_instructions, instructions, 
 from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
 from headrace.training.autotune import Search, why_not_native
+from headrace.training.comparing import answer
 from headrace.training.config import TrainingConfig
+from headrace.training.execution import Execution
 from tests.run import tiny_run
 from tests.run.tiny_run import losses
 
@@ -98,6 +100,22 @@ def test_both_engines_are_compared_unless_one_is_asked_for() -> None:
         for engine in ("auto", "torch", "native")
     }
     assert engines["auto"] == {"torch", "native"} and engines["torch"] == {"torch"}
+
+
+@needs_library
+@pytest.mark.parametrize("faster", ["float32", "bfloat16"])
+def test_pytorch_is_not_tried_in_float32_where_native_steps_are_faster_in_bfloat16(faster: str) -> None:
+    seen: set[Execution] = set()
+
+    def measure(way: Execution) -> float:
+        seen.add(way)
+        return (1.0 if way.precision == faster else 2.0) * (1.0 if way.engine == "native" else 1.1)
+
+    search = Search(ModelConfig(vocab_size=50, context=256), TrainingConfig(threads=2))
+    answer(search.measurements(), measure)
+    assert (search.best.engine, search.best.precision) == ("native", faster)
+    tried = {way.precision for way in seen if way.engine == "torch"}
+    assert tried == ({"bfloat16"} if faster == "bfloat16" else {"float32", "bfloat16"})
 
 
 @needs_library

@@ -23,6 +23,7 @@ from headrace.models.kernels import CHUNK_BYTES, SMALL_CHUNK_BYTES, probabilitie
 from headrace.models.linear import has_onednn
 from headrace.models.network import Network
 from headrace.native.engine import ROWS_AT_ONCE, planned_bytes, why_not
+from headrace.native.library import multiplies_bfloat16
 from headrace.training.comparing import CHOOSING_SECONDS, NUM_ROUNDS, Measurements, answer, compare
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
@@ -90,11 +91,12 @@ class Search:
             if self._needed_bytes() > limit:
                 self.best = replace(self.best, gradient_checkpointing=True)
                 release_freed_memory()
-        if not training.threads and self.best.threads > 1:
-            self.best = replace(self.best, threads=(yield from _choose_threads(self.best, self._seconds)))
         size = self.best.micro_batch_size
         probe = replace(self.best, micro_batch_size=min(size, self._probe_size))
-        yield from self._compare(self._kernels(probe))
+        if not training.threads and self.best.threads > 1:
+            threads = yield from _choose_threads(self._likely_fastest(probe), self._seconds)
+            self.best, probe = replace(self.best, threads=threads), replace(probe, threads=threads)
+        yield from self._compare_kernels(probe)
         if self.best.engine == "native":
             # Its threads divide the whole batch themselves. Measured once more, for what is remembered is its time.
             self.best = replace(self.best, micro_batch_size=training.micro_batch_size or self._num_rows)
@@ -108,6 +110,25 @@ class Search:
         if training.compile and has_compiler():
             yield from self._compare([self.best, replace(self.best, compile=True, matmul="default", attention="fused")])
         release_freed_memory()
+
+    def _likely_fastest(self, plain: Execution) -> Execution:
+        """Return a way to begin with, before anything is known: a native one where there is one, else the plain one."""
+        native = [way for way in self._kernels(plain) if way.engine == "native"]
+        wanted = "bfloat16" if multiplies_bfloat16() else "float32"
+        return next((way for way in native if way.precision == wanted), (native or [plain])[0])
+
+    def _compare_kernels(self, plain: Execution) -> Measurements[Execution, None]:
+        """Compare kernels and precisions, without trying in all ways what native steps show to be slow.
+
+        Where they compute faster in bfloat16 than in float32, PyTorch's float32 is left out: it takes twice as long.
+        """
+        ways = self._kernels(plain)
+        native = [way for way in ways if way.engine == "native"]
+        if len(native) > 1 and len(native) < len(ways):
+            yield from self._compare(native)
+            if self.best.precision == "bfloat16":
+                ways = [way for way in ways if way.engine != "native" and way.precision == "bfloat16"] + [self.best]
+        yield from self._compare(ways)
 
     def _kernels(self, plain: Execution) -> list[Execution]:
         """Return the plain execution and what might be faster: kernels and precision of torch, the native library."""
