@@ -60,9 +60,9 @@ def data_module(
     by default one pass over the corpus. With a `validation_fraction` there are validation batches too: the same
     `validation_tokens` tokens (0: all) each time. `options` are further arguments of `Loader`.
     """
-    pytorch = require("lightning.pytorch", "lightning")
+    lightning = require("lightning", "lightning")
 
-    class DataModule(pytorch.LightningDataModule):  # type: ignore[misc, name-defined]
+    class DataModule(lightning.LightningDataModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.cache: Cache | None = None
