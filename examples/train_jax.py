@@ -1,7 +1,7 @@
 """Train a small transformer with JAX and optax on headrace's batches: a mesh over data, checkpoints, exact resume.
 
-    python examples/train_jax.py corpus.txt --out runs/jax --steps 200
-    python examples/train_jax.py corpus.txt --out runs/jax --steps 200 --cpu-devices 8   # the same batches
+    python examples/train_jax.py                                    # the Python standard library: no download
+    python examples/train_jax.py corpus.txt --out runs/jax --steps 200 --cpu-devices 8   # the same batches on 8 devices
 
 Killed at any moment, the same command continues from the last checkpoint and ends with the same loss. The last line of
 stdout is JSON. Needs `pip install 'headrace[jax]'`.
@@ -80,8 +80,8 @@ def newest(out: Path) -> Path | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("corpus", nargs="*")
+    parser.add_argument("--out", type=Path, default=Path("runs/example-jax"))
     parser.add_argument("--tokenizer", default="bpe:2048")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--save-every", type=int, default=50)
@@ -93,7 +93,7 @@ def main() -> None:
         # Simulated devices share a few threads: collectives of two steps at once can wait for each other for ever.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
 
-    cache = hr.prepare(options.corpus, tokenizer=options.tokenizer, out=options.out / "cache")
+    cache = hr.prepare(options.corpus or hr.standard_library(), tokenizer=options.tokenizer, out=options.out / "cache")
     mesh = Mesh(jax.devices(), ("data",))
     everywhere = NamedSharding(mesh, PartitionSpec())
     optimizer = optax.adamw(1e-3)

@@ -21,7 +21,7 @@ from tests.docs.pages import PAGES, ROOT, blocks, shown_commands
 
 Command = Callable[..., tuple[int, str, str]]
 OTHER_PROGRAMS = {"docker", "lm_eval", "pip", "uv", "pipx", "make", "git", "cd", "export"} | {
-    "hf", "llama-cli", "ollama", "tensorboard", "trackio",
+    "accelerate", "python", "hf", "llama-cli", "ollama", "tensorboard", "trackio",
 }  # fmt: skip
 """Programs that pages mention and the suite does not start: they install, build, or take minutes."""
 

@@ -9,6 +9,7 @@ import pytest
 import headrace as hr
 from headrace.errors import MissingExtraError
 from headrace.interop.jax import jax_batches
+from headrace.interop.lightning import data_module
 from headrace.interop.trainer import resume_callback
 
 
@@ -24,3 +25,9 @@ def test_a_missing_library_is_named_with_its_pip_line(
         pytest.raises(MissingExtraError, match=rf"{module} is not installed.*\[{extra}\]"),
     ):
         use(loader)  # type: ignore[operator]
+
+
+def test_missing_lightning_is_named_before_any_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    with pytest.raises(MissingExtraError, match=r"lightning is not installed.*\[lightning\]"):
+        data_module("no such folder", 4, 16)

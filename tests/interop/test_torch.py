@@ -1,8 +1,7 @@
-"""PyTorch: the loader's batches as tensors, with its state law, in a plain loop, DataLoader and Lightning."""
+"""PyTorch: the loader's batches as tensors, with its state law, in a plain loop and DataLoader."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,35 +77,3 @@ def test_endless_batches_have_no_length(cache: hr.Cache) -> None:
             len(TorchBatches(loader))
         with pytest.raises(UsageError, match="num_steps"):
             TorchBatches(loader, num_steps=0)
-
-
-@pytest.mark.filterwarnings("ignore")  # Lightning's own
-def test_lightning_stops_and_resumes(cache: hr.Cache, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning", reason="Lightning is not installed (pip install lightning)")
-    seen: list[np.ndarray[Any, Any]] = []
-
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = torch.nn.Embedding(300, 300)
-
-        def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-            seen.append(batch["inputs"].numpy())
-            logits = self.embedding(batch["inputs"])
-            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    def fit(max_steps: int, resume_from: Path | None) -> Any:
-        with hr.Loader(cache, BATCH, LENGTH) as loader:
-            trainer = lightning.Trainer(
-                max_steps=max_steps, accelerator="cpu", logger=False, enable_progress_bar=False,
-                enable_checkpointing=False, enable_model_summary=False, default_root_dir=tmp_path,
-            )  # fmt: skip
-            trainer.fit(Module(), TorchBatches(loader, num_steps=20), ckpt_path=resume_from)
-            trainer.save_checkpoint(tmp_path / "stopped.ckpt")
-
-    fit(6, None)
-    fit(12, tmp_path / "stopped.ckpt")
-    np.testing.assert_array_equal(seen, expected(cache, 12))

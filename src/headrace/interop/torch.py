@@ -1,16 +1,15 @@
-"""PyTorch: the loader as a stateful iterable of tensors, for plain loops, `DataLoader`, and Lightning.
+"""PyTorch: the loader as a stateful iterable of tensors, for plain loops, `DataLoader`, torchdata, Accelerate and Ray.
 
     for batch in TorchBatches(loader, num_steps=1000, device="cuda"):
         loss = model(batch["inputs"], batch["targets"])
 
-For Hugging Face's `Trainer` see trainer.py.
+For Hugging Face's `Trainer` see trainer.py, for Lightning lightning.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -23,12 +22,34 @@ from headrace.errors import UsageError
 from headrace.interop.ahead import Ahead
 
 
+class Pass(Iterator[dict[str, Tensor]]):
+    """The batches up to the end of a pass. Its state tells the end of one pass from the beginning of the next."""
+
+    def __init__(self, batches: Ahead[dict[str, Tensor]], end: int | None) -> None:
+        self._batches = batches
+        self._end = end
+
+    def __next__(self) -> dict[str, Tensor]:
+        if self._end is not None and self._batches.step >= self._end:
+            raise StopIteration
+        return next(self._batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self._batches.state(), "end": self._end}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._batches.restore(state["batches"])
+        self._end = state["end"]
+
+
 class TorchBatches(IterableDataset[dict[str, Tensor]]):
     """Whole batches: a dict of int64 `inputs` and `targets`, and where the loader has them `mask` and `documents`.
 
-    Iterate over it, give it to Lightning as it is, or wrap it in `DataLoader(batches, batch_size=None)`. `num_steps`
-    is where a pass ends and gives it a length; without it, it is endless. For an accelerator, batches are copied from
-    pinned memory while the ones before are worked on. `state_dict()` is where the consumer is, not the copies ahead.
+    Iterate over it, give it to Lightning as it is, or wrap it in `DataLoader(batches, batch_size=None)` or torchdata's
+    `StatefulDataLoader(batches, batch_size=None)`. `num_steps` is where a pass ends and gives it a length; without it,
+    it is endless. For an accelerator, batches are copied from pinned memory while the ones before are worked on.
+    `state_dict()` is where the consumer is, not the copies ahead; after the last batch of a pass it is the beginning of
+    the next.
     """
 
     def __init__(
@@ -46,10 +67,13 @@ class TorchBatches(IterableDataset[dict[str, Tensor]]):
         is_on_host = self._device.type == "cpu"  # nothing to copy: a batch ahead would only take memory
         self._batches = Ahead(loader, self._convert, 0 if is_on_host else prefetch_batches)
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+    def __iter__(self) -> Pass:
         """Continue at the consumer's position; with `num_steps`, to the end of the current pass."""
-        refuse_worker_processes()
-        return islice(self._batches, None if self._num_steps is None else self._remaining_steps())
+        if get_worker_info() is not None:
+            refuse_worker_processes()
+        if self._num_steps is None:
+            return Pass(self._batches, None)
+        return Pass(self._batches, (self._batches.step // self._num_steps + 1) * self._num_steps)
 
     def __len__(self) -> int:
         if self._num_steps is None:
@@ -62,9 +86,8 @@ class TorchBatches(IterableDataset[dict[str, Tensor]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._batches.restore(state)
 
-    def _remaining_steps(self) -> int:
-        assert self._num_steps is not None
-        return self._num_steps - self._batches.step % self._num_steps
+    def __reduce__(self) -> NoReturn:
+        refuse_worker_processes()
 
     def _convert(self, batch: Batch) -> dict[str, Tensor]:
         return {name: self._move(tensor) for name, tensor in as_tensors(batch).items()}
@@ -88,7 +111,6 @@ def as_tensors(batch: Batch) -> dict[str, Tensor]:
     return tensors
 
 
-def refuse_worker_processes() -> None:
-    """Refuse to run in a worker process: each would make every batch, and a loader's threads do not survive a fork."""
-    if get_worker_info() is not None:
-        raise UsageError("headrace makes batches in threads of its own: use DataLoader(…, num_workers=0)")
+def refuse_worker_processes() -> NoReturn:
+    """Refuse worker processes: each would make every batch, and a loader's threads are not copied into them."""
+    raise UsageError("headrace makes batches in threads of its own: use DataLoader(…, num_workers=0)")

@@ -17,10 +17,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from headrace.data.loader import Loader
 from headrace.errors import StateError, UsageError
@@ -47,7 +47,8 @@ class TrainerRows(IterableDataset[dict[str, Tensor]]):
         self._loader = loader
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        refuse_worker_processes()
+        if get_worker_info() is not None:
+            refuse_worker_processes()
         for batch in self._loader:
             tensors = as_tensors(batch)
             inputs, targets = tensors["inputs"], tensors["targets"]
@@ -60,6 +61,9 @@ class TrainerRows(IterableDataset[dict[str, Tensor]]):
                 columns["position_ids"] = document_positions(tensors["documents"])
             for row in range(len(inputs)):
                 yield {name: values[row] for name, values in columns.items()}
+
+    def __reduce__(self) -> NoReturn:
+        refuse_worker_processes()
 
 
 def resume_callback(loader: Loader) -> Any:
