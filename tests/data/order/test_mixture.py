@@ -12,7 +12,7 @@ from headrace.data.order.mixture import CYCLE_ROWS, Mixture
 
 @pytest.mark.parametrize("weight", [1e-3, 1 / 5000, 1 / 10_000, 1e-5])
 def test_a_small_weight_is_not_raised(weight: float) -> None:
-    mixture = Mixture([1 - weight, weight], seed=0)
+    mixture = Mixture.steady([1 - weight, weight], seed=0)
     sources, rows = mixture.assign(np.arange(200 * CYCLE_ROWS))
     assert int(sources.sum()) == pytest.approx(weight * len(sources), abs=1.01)
     assert np.array_equal(np.sort(rows[sources == 1]), np.arange(int(sources.sum())))
@@ -21,7 +21,7 @@ def test_a_small_weight_is_not_raised(weight: float) -> None:
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=40), st.integers(0, 10**9))
 def test_every_cycle_is_full_and_goes_on_where_the_one_before_ended(weights: list[float], cycle: int) -> None:
-    mixture = Mixture(weights, seed=1)
+    mixture = Mixture.steady(weights, seed=1)
     sources, rows = mixture.assign(np.arange(cycle * CYCLE_ROWS, (cycle + 2) * CYCLE_ROWS))
     for source in range(len(weights)):
         mine = np.sort(rows[sources == source])
