@@ -14,7 +14,7 @@ from headrace.data.corpus.segments import corpus_hash
 from headrace.data.corpus.sources import unique_names
 from headrace.data.explain.trace import Tracer
 from headrace.data.order.packing import DocumentPacking, PackingName
-from headrace.data.order.plans import Plan, make_mixture, mark_of, plans_before
+from headrace.data.order.plans import Plan, make_mixture, mark_of, older_mark_of, plans_before
 from headrace.data.order.split import Part, Split
 from headrace.data.order.stream import Stream
 from headrace.data.order.windows import WindowPacking
@@ -74,16 +74,25 @@ class BatchOrder:
             "split": f"{split} {validation_fraction:g}",
         }
 
+        self._identities: dict[int, dict[str, Any]] = {}
+
     def identity(self, step: int) -> dict[str, Any]:
         """Return all that the batches before a step depend on: two orders with the same identity agree on them.
 
         What the mixture will be from that step on, and sources that are added then, are no part of it.
         """
-        plans, count = plans_before(self._plans, step), self._num_sources(step)
-        known = self._cache.segments
-        known = known if count == len(self._cache.sources) else [part for part in known if part.source < count]
-        mixture = mark_of(plans, self._batch_size) if plans else ""
-        return {"corpus": corpus_hash(known), **self._identity, "mixture": mixture}
+        plans = plans_before(self._plans, step)
+        if len(plans) not in self._identities:
+            count = self._num_sources(step)
+            known = [segment for segment in self._cache.segments if not plans or segment.source < count]
+            mixture = mark_of(plans, self._batch_size) if plans else ""
+            self._identities[len(plans)] = {"corpus": corpus_hash(known), **self._identity, "mixture": mixture}
+        return self._identities[len(plans)]
+
+    def older_mark(self, step: int) -> str:
+        """Return another mark of the mixture that stands in states of earlier versions; empty if there is none."""
+        plans = plans_before(self._plans, step)
+        return older_mark_of(plans) if plans else ""
 
     def segments_before(self, step: int) -> list[int]:
         """Return the segments that batches before a step may need, in the order in which the first pass needs them."""

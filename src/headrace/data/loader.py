@@ -249,6 +249,11 @@ class Loader:
         """Return, for each stream, what becomes of every token of the corpus in one pass. The sums are exact."""
         return list(map(pass_ledger, self._order.streams, self._order.names))
 
+    @property
+    def is_mixture(self) -> bool:
+        """Whether sources have weights; if not, all text is one corpus."""
+        return self._order.mixture is not None
+
     def rows_by_source(self, step: int | None = None) -> dict[str, int]:
         """Return how many rows of each source the batches before the next step have had, or before `step`."""
         return dict(zip(self._order.names, self._order.rows_before(self._step if step is None else step), strict=True))

@@ -33,7 +33,7 @@ from headrace.run.resume import check_resumable, checkpoint_to_resume, read_chec
 from headrace.run.session.computing import RunComputing
 from headrace.run.session.corpus_facts import corpus_facts
 from headrace.run.session.evaluation import FIRST_TEXT_S, RunEvaluation
-from headrace.run.session.mixture import adopt_mixture
+from headrace.run.session.mixture import RunMixture, adopt_mixture
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
 from headrace.run.summary import Tally, recall
@@ -282,6 +282,8 @@ class Pretraining:
         tally.finish()
         run.was_stopped = self.loop.was_stopped
         run.corpus = self.corpus()
+        if self._batches is self.loader and self.loader.is_mixture:
+            run.rows_by_source = self.loader.rows_by_source(run.steps)
         if self.group.is_main:
             self._describe_corpus()
         recorder.finish()
@@ -306,7 +308,8 @@ class Pretraining:
         if self.loader.cache.is_complete and not self._is_described:
             self._is_described = True
             corpus = describe(self.loader.cache, self.config.training.sequence_length, self.config.data.packing)
-            self.folder.write_json("corpus.json", corpus)
+            mixture = RunMixture.of(self.config).as_record()
+            self.folder.write_json("corpus.json", {**corpus, "mixture": mixture.model_dump() if mixture else None})
             ledgers = [asdict(ledger) for ledger in self.loader.ledger()]
             self.folder.write_json("ledger.json", ledgers)
 

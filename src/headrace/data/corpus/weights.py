@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -120,13 +121,15 @@ def weight_at(changes: list[Piece], step: int, *, is_end: bool = False) -> Fract
     >>> [float(weight_at(changes, step)) for step in (0, 10, 15, 20)], float(weight_at(changes, 20, is_end=True))
     ([1.0, 1.0, 0.5, 0.5], 0.0)
     """
-    value = Fraction(0)
-    for piece in changes:
-        if piece.start > step or (is_end and piece.start == step):
-            break
-        passed = Fraction(step - piece.start, piece.stop - piece.start) if step < piece.stop else Fraction(1)
-        value += (piece.value - value) * passed
-    return value
+    find = bisect_left if is_end else bisect_right
+    number = find(changes, step, key=lambda piece: piece.start)
+    if number == 0:
+        return Fraction(0)
+    piece = changes[number - 1]
+    if step >= piece.stop:
+        return piece.value
+    before = changes[number - 2].value if number > 1 else Fraction(0)  # it is reached: pieces do not overlap
+    return before + (piece.value - before) * Fraction(step - piece.start, piece.stop - piece.start)
 
 
 def describe_weight(weight: float | dict[str, float] | None) -> str:

@@ -86,7 +86,9 @@ def mark_of(plans: Sequence[Plan], batch_size: int) -> str:
     It is part of saved states: another hash of the same plans would refuse them.
     """
     if len(plans) == 1 and plans[0].is_steady:
-        return digest(repr(plans[0].weights_at_start()))[:8] if plans[0].is_mixture else ""
+        return (
+            digest(repr([float(weight) for weight in plans[0].weights_at_start()]))[:8] if plans[0].is_mixture else ""
+        )
     lines = []
     for plan in plans:
         lines.append(f"plan {plan.first_step}")
@@ -94,3 +96,9 @@ def mark_of(plans: Sequence[Plan], batch_size: int) -> str:
             shares, final = (" ".join(map(str, some)) for some in (phase.shares, phase.final_shares))
             lines.append(f"{phase.first_row} {phase.num_rows}: {shares}; {final}")
     return digest("plans-1", *lines)[:8]
+
+
+def older_mark_of(plans: Sequence[Plan]) -> str:
+    """Return the hash that earlier versions wrote for weights given as whole numbers; empty for all others."""
+    weights = plans[0].weights_at_start() if len(plans) == 1 and plans[0].is_steady else [0.5]
+    return digest(repr([int(weight) for weight in weights]))[:8] if all(w == int(w) for w in weights) else ""

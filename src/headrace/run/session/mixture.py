@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.data.config import EarlierMixture
+from headrace.data.config import DataConfig, EarlierMixture
 from headrace.data.corpus.sources import Source, unique_names
 from headrace.data.corpus.weights import describe_weight
 from headrace.data.order.plans import Weights
@@ -20,7 +20,7 @@ from headrace.errors import UsageError
 from headrace.run.config import Config
 from headrace.run.corpus import given_cache, mixture_weights, tokenizer_of_first, training_sources
 from headrace.run.directory import read_config
-from headrace.run.records import CheckpointState
+from headrace.run.records import CheckpointState, MixtureRecord
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,13 @@ class RunMixture:
     def is_as(self, other: RunMixture) -> bool:
         """Return whether another mixture has the same weights, wherever its text lies."""
         return len(self.sources) == len(other.sources) and self.weights == other.weights
+
+    def as_record(self) -> MixtureRecord | None:
+        """Return the mixture as corpus.json has it; None if all text is one corpus."""
+        if self.weights is None:
+            return None
+        names, weights = unique_names(self.sources), list(self.weights)
+        return MixtureRecord(names=names, weights=weights, first_step=self.first_step, earlier=self.earlier)
 
     def describe(self) -> str:
         """Return the sources and their weights in one line."""
@@ -180,6 +187,11 @@ def _write(config: Config, mixture: RunMixture) -> None:
         return
     data.weights = {}
     data.sources = [
-        {**source.model_dump(mode="json", exclude_unset=True), "weight": weight}
-        for source, weight in zip(mixture.sources, weights, strict=True)
+        {**_own_fields(source, data), "weight": weight} for source, weight in zip(mixture.sources, weights, strict=True)
     ]
+
+
+def _own_fields(source: Source, data: DataConfig) -> dict[str, Any]:
+    """Return the fields of a source that the options of its section do not say already."""
+    fields = source.model_dump(mode="json", exclude_unset=True)
+    return {name: value for name, value in fields.items() if getattr(data, name, None) != value or name == "path"}
