@@ -49,7 +49,8 @@ class MixtureRecord(Record):
         earlier = [(mixture.until, mixture.weights) for mixture in self.earlier]
         sources = [Source(path=name, weight=weight) for name, weight in zip(self.names, self.weights, strict=True)]
         plans = mixture_plans(sources, None, earlier, step_tokens=1)
-        return make_mixture(plans, batch_size, seed).rows_before(step * batch_size).tolist()
+        rows = make_mixture(plans, batch_size, seed).rows_before(step * batch_size)
+        return [int(number) for number in rows]
 
 
 class CorpusRecord(Record):
