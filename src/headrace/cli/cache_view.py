@@ -43,11 +43,13 @@ def show_description(facts: dict[str, Any]) -> None:
 
 
 def _show_sources(sources: list[dict[str, Any]]) -> None:
+    from headrace.data.corpus.weights import describe_weight
+
     table = Table(box=None, padding=(0, 2))
     for heading in ("source", "weight", "files", "bytes", "documents", "tokens"):
         table.add_column(heading, justify="left" if heading == "source" else "right", overflow="fold")
     for source in sources:
-        weight = "" if source["weight"] is None else f"{source['weight']:g}"
+        weight = describe_weight(source["weight"])
         counts = (f"{source['files']:,}", human_bytes(source["bytes"]))
         table.add_row(escape(source["name"]), weight, *counts, f"{source['documents']:,}", f"{source['tokens']:,}")
     out.print(table)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Sequence
 from typing import Any
 
-from headrace.data.cache.cache import Cache
 from headrace.data.config import LoaderOptions
 from headrace.errors import UsageError
 
@@ -31,17 +28,6 @@ def check_arguments(batch_size: int, sequence_length: int, rank: int, world_size
         down = batch_size - batch_size % world_size
         near = f"{down} or {down + world_size}" if down else str(world_size)
         raise UsageError(f"batch_size {batch_size} does not divide among {world_size} ranks; use {near}")
-
-
-def source_weights(cache: Cache, given: Sequence[float] | None) -> list[float] | None:
-    """Return the weights of the sources: the given ones, else the sources' own; None if all text is one stream."""
-    if given is None:
-        own = [source.weight for source in cache.sources]
-        return [weight for weight in own if weight is not None] if all(own) else None
-    if len(given) != len(cache.sources) or not all(0 < weight < math.inf for weight in given):
-        names = ", ".join(repr(source.label) for source in cache.sources)
-        raise UsageError(f"weights {list(given)}: give one positive weight for each of the sources {names}")
-    return list(given)
 
 
 def queue_limit(rows: int, row_bytes: int, options: LoaderOptions) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from headrace.data.corpus.sources import Source, SourceOptions
+from headrace.data.corpus.weights import MOST_STEPS, Weight
 from headrace.data.order.packing import PackingName
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.errors import UsageError
@@ -71,6 +72,17 @@ def _as_list(given: Any) -> Any:
 Sources = Annotated[list[str | dict[str, Any]], BeforeValidator(_as_list)]
 
 
+class EarlierMixture(BaseModel):
+    """The mixture that a run had until some step."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    until: int = Field(ge=1)
+    """The first step of the mixture after it."""
+    weights: list[Weight] | None
+    """Weights of the sources that there were, which are the first of those that there are; None: one without."""
+
+
 class DataConfig(LoaderOptions, SourceOptions):
     """The `data` section. Options of a source that are set here hold for all sources that do not set them."""
 
@@ -78,6 +90,13 @@ class DataConfig(LoaderOptions, SourceOptions):
 
     sources: Sources = Field(default_factory=list)
     """Files, folders, globs, or dicts of a source's fields; empty: the Python standard library on this disk."""
+    weights: dict[str, Weight] = Field(default_factory=dict)
+    """Weights of the sources by their names, over the sources' own: numbers, or schedules over steps, tokens or percent
+    of the run, such as {web: 0.5, books: {0: 0.1, 80%: 0.9}}."""
+    mixture_from: int = Field(default=0, ge=0, le=MOST_STEPS)
+    """With --resume: the step from which on sources and weights are those given now; 0: those of the run."""
+    earlier_mixtures: list[EarlierMixture] = Field(default_factory=list)
+    """The mixtures before mixture_from, each until a step; headrace writes them when a run's mixture is changed."""
     tokenizer: str = ""
     """char, byte, bpe:N, a tokenizer.json, or a hub name; empty: bpe of model.vocab_size, or bpe:4096."""
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)

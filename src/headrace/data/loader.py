@@ -23,6 +23,7 @@ from headrace.data.counters import Counters
 from headrace.data.explain.ledger import Ledger, pass_ledger
 from headrace.data.explain.trace import RowTrace, Tracer
 from headrace.data.making import Transform, make_batches
+from headrace.data.mixing import GivenWeights, mixture_plans
 from headrace.data.order.packing import PackingName
 from headrace.data.order.split import Part
 from headrace.data.prefetch import Inline, Prefetcher, make_queue
@@ -66,7 +67,8 @@ class Loader:
         special_tokens_in_text: SpecialTokensInText = DEFAULTS.special_tokens_in_text,
         split: Part = "all",
         validation_fraction: float = 0.0,
-        weights: Sequence[float] | None = None,
+        weights: GivenWeights | None = None,
+        earlier_weights: Sequence[tuple[int, Sequence[Any] | None]] = (),
         skip: Sequence[str] = (),
         transform: Transform | None = None,
         tokenizer: str | Tokenizer = DEFAULT_TOKENIZER,
@@ -104,9 +106,9 @@ class Loader:
                 packing=packing,
                 split=split,
                 validation_fraction=validation_fraction,
-                weights=weights,
+                plans=mixture_plans(self.cache.sources, weights, earlier_weights, batch_size * sequence_length),
             )
-            self._states = StateKeeper(self.cache, self._order.identity, self._order.segments)
+            self._states = StateKeeper(self.cache, self._order)
             self._queue = self._start(options, transform, skip)
         except BaseException:
             if self._builder is not None:
@@ -168,11 +170,11 @@ class Loader:
         # end its pass before.
         begin = self._step
         is_known = self.cache.is_complete or len(self._order.streams) > 1
-        end = self._end_of_pass(begin) if is_known else None
+        end = self._order.end_of_pass(begin) if is_known else None
         while end is None or self._step < end:
             batch = next(self)
             if end is None and self.cache.is_complete:
-                end = self._end_of_pass(begin)
+                end = self._order.end_of_pass(begin)
             yield batch
 
     def __enter__(self) -> Loader:
@@ -245,7 +247,16 @@ class Loader:
 
     def ledger(self) -> list[Ledger]:
         """Return, for each stream, what becomes of every token of the corpus in one pass. The sums are exact."""
-        return [pass_ledger(stream) for stream in self._order.streams]
+        return list(map(pass_ledger, self._order.streams, self._order.names))
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether sources have weights; if not, all text is one corpus."""
+        return self._order.mixture is not None
+
+    def rows_by_source(self, step: int | None = None) -> dict[str, int]:
+        """Return how many rows of each source the batches before the next step have had, or before `step`."""
+        return dict(zip(self._order.names, self._order.rows_before(self._step if step is None else step), strict=True))
 
     def sample(self, max_tokens: int = 0) -> list[Sample]:
         """Draw rows to evaluate on, by source: about `max_tokens` tokens (0: all), every row at most once.
@@ -265,16 +276,6 @@ class Loader:
     def steps_per_epoch(self) -> int:
         """Whole batches in one pass over the corpus; in a mixture, until one of its sources has been read once."""
         return self._order.steps_per_epoch
-
-    def _end_of_pass(self, step: int) -> int:
-        """Return the step at which the pass that a step belongs to is over."""
-        length = self.steps_per_epoch
-        if not length:
-            raise UsageError(
-                f"one pass over this corpus has fewer than {self.batch_size} rows of {self.sequence_length} tokens, so"
-                " no batch of it is whole. Use a smaller batch_size or sequence_length, or more text."
-            )
-        return (step // length + 1) * length
 
     def _set_skip(self, names: Sequence[str]) -> None:
         names = tuple(dict.fromkeys(names))

@@ -10,6 +10,7 @@ import numpy as np
 from headrace.data.batch import Batch, as_batch
 from headrace.data.cache.cache import Cache
 from headrace.data.corpus.scale import current_scale
+from headrace.data.corpus.sources import unique_names
 from headrace.data.order.blocks import SegmentIds
 from headrace.data.order.packing import DocumentPacking
 from headrace.data.order.split import Split
@@ -53,21 +54,24 @@ class Sampler:
     packing: type[WindowPacking] | type[DocumentPacking]
     sequence_length: int
     weights: Sequence[float] | None
+    """Shares by which losses on the sources are averaged; None: all text is one corpus."""
+    row_weights: Sequence[float] | None
+    """Shares of the sources in a sample."""
 
     def draw(self, max_tokens: int) -> list[Sample]:
         """Draw about `max_tokens` tokens (0: all there are), every row at most once."""
         segments = self.cache.segments
         is_apart = bool(self.weights) or 1 < len(self.cache.sources) <= MOST_SOURCES
         groups = segments_by_source(self.cache) if is_apart else [np.arange(len(segments))]
-        sizes = self.weights or [sum(segments[index].nbytes for index in group.tolist()) for group in groups]
-        labels = [source.label for source in self.cache.sources]
+        sizes = self.row_weights or [sum(segments[index].nbytes for index in group.tolist()) for group in groups]
+        names = unique_names(self.cache.sources)
         samples = []
         for number, (group, size) in enumerate(zip(groups, sizes, strict=True)):
             share = size / sum(sizes)
             wanted = max(1, round(share * max_tokens / self.sequence_length)) if max_tokens else ALL_ROWS
             batch = self._rows(group, wanted, current_scale().first_block_bytes // len(groups))
-            label = labels[number] if labels.count(labels[number]) == 1 else f"{labels[number]} ({number + 1})"
-            samples.append(Sample(label, share if self.weights else None, batch))
+            weight = self.weights[number] / sum(self.weights) if self.weights else None
+            samples.append(Sample(names[number], weight, batch))
         return samples
 
     def _rows(self, group: SegmentIds, wanted: int, first_block_bytes: int) -> Batch | None:

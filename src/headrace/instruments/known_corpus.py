@@ -13,7 +13,7 @@ from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.loader import Loader
 from headrace.run.config import Config
-from headrace.run.corpus import expected_vocabulary, given_cache, tokenizer_spec, training_sources
+from headrace.run.corpus import expected_vocabulary, given_cache, tokenizer_spec, training_mixture, training_sources
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
 TIMED_BATCHES = 8
@@ -52,7 +52,8 @@ def time_loader(config: Config, cache: Cache) -> float:
     """Measure the seconds that the workers together take for a batch of the tokenised corpus."""
     data, training = config.data, config.training
     size, length = training.batch_size, training.sequence_length
-    with Loader(cache, size, length, prefetch_batches=0, packing=data.packing, shuffle=data.shuffle) as loader:
+    options = {"packing": data.packing, "shuffle": data.shuffle, **training_mixture(config)}
+    with Loader(cache, size, length, prefetch_batches=0, **options) as loader:
         next(loader)  # the first batch also looks up where rows lie
         began = time.perf_counter()
         for _ in range(TIMED_BATCHES):

@@ -40,6 +40,8 @@ class Plan:
     free_disk_bytes: int
     """Free space where the run would be written."""
     bound: Bound
+    mixture: str = ""
+    """Weights of the sources, with their schedules in steps; empty if all text is one corpus."""
     assumptions: list[str] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)
     """Changes that would make the run fit, if it does not."""

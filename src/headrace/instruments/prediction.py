@@ -24,6 +24,7 @@ from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
 from headrace.run.config import Config
 from headrace.run.machine import Machine, know_machine
 from headrace.run.memory import count_memory, remedies, with_snapshot
+from headrace.run.session.mixture import RunMixture
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes, update_flops
 from headrace.training.pauses import MOST_TOKENS, expected_seconds, saves_before_end
@@ -48,6 +49,7 @@ def predict_run(config: Config) -> Plan:
     free = available_memory_bytes() + runtime_bytes
     assumptions = list(_left_out(config, machine))
     corpus = complete_from_corpus(config, assumptions)
+    mixture = RunMixture.of(config)
     model, training = config.model, config.training
     execution, rehearsal, footprint = _rehearse(config, free, assumptions)
     work = count_work(
@@ -91,6 +93,7 @@ def predict_run(config: Config) -> Plan:
         checkpoint_bytes=CHECKPOINTS_AT_ONCE * (memory.weights + state_bytes(work.counts, training.optimizer)),
         free_disk_bytes=int(disk_of(Path(config.run.out or "."))["free_bytes"]),
         bound=_bound(machine, work, config, memory, execution, seconds, data_s),
+        mixture="" if mixture.weights is None else mixture.describe(),
         assumptions=assumptions,
     )
     if not result.fits:

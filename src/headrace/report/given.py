@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.data.corpus.weights import describe_weight
+from headrace.errors import UsageError
 from headrace.report.blocks import Block, Table
 from headrace.report.comparison import all_values
 from headrace.report.read import RunRecord
@@ -18,7 +20,8 @@ def corpus(runs: Sequence[RunRecord]) -> list[Block]:
     for number, run in enumerate(runs):
         for name, value in _corpus_facts(run).items():
             rows.setdefault(name, [UNKNOWN] * len(runs))[number] = value
-    return [Table(["", *(run.name for run in runs)], [[name, *values] for name, values in rows.items()])]
+    table = Table(["", *(run.name for run in runs)], [[name, *values] for name, values in rows.items()])
+    return [table, *(mixture for run in runs if (mixture := _mixture(run)))]
 
 
 def _corpus_facts(run: RunRecord) -> dict[str, str]:
@@ -46,6 +49,32 @@ def _corpus_facts(run: RunRecord) -> dict[str, str]:
         )
         facts["passes so far"] = f"{run.tokens / max(ledger['tokens'], 1):.2f}"
     return facts
+
+
+def _mixture(run: RunRecord) -> Table | None:
+    """Return the weights of the sources, now and before, and what the run has read of each; None without a mixture."""
+    mixture = run.corpus.mixture if run.corpus else None
+    if mixture is None:
+        return None
+    training, step = run.training, run.metrics[-1].step
+    try:
+        rows = mixture.rows_before(step, training.batch_size, training.seed)
+    except (UsageError, ValueError):  # no mixture that a run can have: the file was changed by hand
+        return None
+    sources = range(len(mixture.names))
+    lines = []
+    for earlier in mixture.earlier:
+        weights = dict(enumerate(earlier.weights or [1.0]))
+        lines.append([f"until step {earlier.until:,}", *(describe_weight(weights.get(place)) for place in sources)])
+    when = f"from step {mixture.first_step:,}" if mixture.earlier else "weight"
+    lines.append([when, *map(describe_weight, mixture.weights)])
+    lines.append([f"rows in {step:,} steps", *(f"{number:,}" for number in rows)])
+    lines.append(["share of the rows", *(f"{100 * number / max(sum(rows), 1):.1f}%" for number in rows)])
+    per_pass = {ledger.source: ledger.rows for ledger in run.ledger or ()}
+    if all(per_pass.get(name) for name in mixture.names):
+        passes = (f"{number / per_pass[name]:.2f}" for name, number in zip(mixture.names, rows, strict=True))
+        lines.append(["passes so far", *passes])
+    return Table([f"{run.prefix}mixture", *mixture.names], lines)
 
 
 def configuration(runs: Sequence[RunRecord]) -> list[Block]:

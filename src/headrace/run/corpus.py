@@ -8,11 +8,15 @@ from typing import Any
 
 from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
-from headrace.data.cache.open import VALIDATION
+from headrace.data.cache.manifest import MANIFEST, PARTIAL
+from headrace.data.cache.open import VALIDATION, default_cache_dir, sample_documents
+from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.data.loader import Loader
+from headrace.data.mixing import source_weights
+from headrace.data.order.plans import Weights
 from headrace.data.prepare import open_cache, prepare, prepare_share
-from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
+from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer, load_tokenizer
 from headrace.distributed.group import Group
 from headrace.errors import UsageError
 from headrace.run.config import Config
@@ -53,6 +57,12 @@ def training_sources(config: Config) -> list[Source]:
     return config.data.apply_options(as_sources(list(config.data.sources) or standard_library()))
 
 
+def mixture_weights(config: Config, sources: list[Source]) -> Weights | None:
+    """Return the weights of the training sources, with schedules that count steps; None if all text is one corpus."""
+    training = config.training
+    return source_weights(sources, config.data.weights or None, training.max_steps or None, training.tokens_per_update)
+
+
 def tokenizer_spec(config: Config) -> str:
     """Return the tokenizer: the given one, else BPE of the vocabulary size, else the default. Its key is set to it."""
     data, size = config.data, config.model.vocab_size
@@ -60,11 +70,26 @@ def tokenizer_spec(config: Config) -> str:
     return data.tokenizer
 
 
-def prepare_training(config: Config, activity: Activity = ignore) -> Cache:
+def tokenizer_of_first(config: Config, num_sources: int) -> Tokenizer:
+    """Return the tokenizer of the first sources alone: of their cache, or made again as it was made then.
+
+    A run keeps it when sources are added: one that is learned from all of them would be another.
+    """
+    sources, spec, data = training_sources(config)[:num_sources], tokenizer_spec(config), config.data
+    special = data.special_tokens_in_text
+    path = Path(data.cache_dir) if data.cache_dir else default_cache_dir(sources, spec, special)
+    if Cache.is_cache(path):
+        tokenizer = Cache.load(path, MANIFEST if (path / MANIFEST).exists() else PARTIAL).tokenizer
+        if (tokenizer.spec, tokenizer.special_tokens_in_text) == (spec, special):
+            return tokenizer
+    return load_tokenizer(spec, lambda: sample_documents(sources, divide_corpus(sources)), special)
+
+
+def prepare_training(config: Config, activity: Activity = ignore, tokenizer: Tokenizer | None = None) -> Cache:
     """Return the finished cache of the training text; it is tokenised now if that is not done yet."""
     return given_cache(config) or prepare(
         training_sources(config),
-        tokenizer_spec(config),
+        tokenizer or tokenizer_spec(config),
         config.data.cache_dir or None,
         special_tokens_in_text=config.data.special_tokens_in_text,
         activity=activity,
@@ -83,8 +108,8 @@ def expected_vocabulary(spec: str) -> int:
     return 257 if spec in ("byte", "char") else 32_000
 
 
-def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) -> None:
-    """Tokenise the whole corpus, before several processes train on it.
+def prepare_corpus(config: Config, group: Group, activity: Activity = ignore, known: Tokenizer | None = None) -> None:
+    """Tokenise the whole corpus, before several processes train on it; `known` is the tokenizer of a resumed run.
 
     All machines tokenise their shares at the same time; then rank 0 completes the cache, and then every other machine
     does. The last step finds everything done where machines share the cache folder; a machine with a folder of its own
@@ -92,7 +117,8 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) ->
     """
     if given_cache(config) is not None:
         return
-    sources, tokenizer, folder = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
+    sources, tokenizer = training_sources(config), known or tokenizer_spec(config)
+    folder = config.data.cache_dir or None
     special = config.data.special_tokens_in_text
     if group.num_machines > 1:
         if group.is_main:
@@ -102,24 +128,42 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) ->
             prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
         group.wait_for_all("waiting for each machine to prepare its share of the corpus")
     if group.is_main:
-        prepare_training(config, activity)
+        prepare_training(config, activity, known)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
         prepare(sources, tokenizer, folder, special_tokens_in_text=special)
     group.wait_for_all("waiting for each machine to prepare the corpus")
 
 
-def open_training(config: Config, rank: int = 0, world_size: int = 1, activity: Activity = ignore) -> Loader:
-    """Open a loader of the training text, which gives this rank its rows of every batch."""
+def open_training(
+    config: Config,
+    rank: int = 0,
+    world_size: int = 1,
+    activity: Activity = ignore,
+    tokenizer: Tokenizer | None = None,
+) -> Loader:
+    """Open a loader of the training text, which gives this rank its rows of every batch.
+
+    `tokenizer`: the one that a resumed run began with; None: the one that the configuration names.
+    """
     return Loader(
         given_cache(config) or training_sources(config),
+        **training_mixture(config),
         rank=rank,
         world_size=world_size,
         split="train" if _is_split(config) else "all",
-        tokenizer=tokenizer_spec(config),
+        tokenizer=tokenizer or tokenizer_spec(config),
         activity=activity,
         **_common(config),
     )
+
+
+def training_mixture(config: Config) -> dict[str, Any]:
+    """Return the arguments of a loader of the training text that say how its sources are mixed."""
+    return {
+        "weights": mixture_weights(config, training_sources(config)),
+        "earlier_weights": [(mixture.until, mixture.weights) for mixture in config.data.earlier_mixtures],
+    }
 
 
 def open_validation(config: Config, training_cache: Cache) -> Loader | None:
@@ -130,9 +174,12 @@ def open_validation(config: Config, training_cache: Cache) -> Loader | None:
     common = _common(config) | {"prefetch_batches": 0, "queue_capacity": None, "shuffle": True}
     if data.cache_dir:  # a cache folder holds one corpus, and this one holds the training text
         common["cache_dir"] = Path(data.cache_dir) / VALIDATION
+    if _is_split(config):
+        mixed = training_mixture(config)
+        return Loader(training_cache, split="validation", tokenizer=training_cache.tokenizer, **mixed, **common)
+    sources = data.apply_options(as_sources(list(data.validation_sources)))
     return Loader(
-        training_cache if _is_split(config) else data.apply_options(as_sources(list(data.validation_sources))),
-        split="validation" if _is_split(config) else "all",
+        sources,
         tokenizer=training_cache.tokenizer,
         **common,
     )

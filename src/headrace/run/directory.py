@@ -236,6 +236,14 @@ def read_run_config(folder: Path) -> dict[str, Any]:
     return upgraded_config(values)
 
 
+def read_config(folder: Path) -> Config | None:
+    """Read the resolved configuration of a run; None where it is missing, damaged or of another version."""
+    try:
+        return Config.model_validate(read_run_config(folder))
+    except (CheckpointError, ValidationError):
+        return None
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file; None where it is missing or damaged."""
     try:

@@ -13,6 +13,7 @@ import torch
 
 from headrace.activity import Activity, ignore
 from headrace.data.explain.description import describe
+from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.group import join
 from headrace.distributed.replicas import make_replica
 from headrace.machine.allocator import keep_freed_memory
@@ -32,6 +33,7 @@ from headrace.run.resume import check_resumable, checkpoint_to_resume, read_chec
 from headrace.run.session.computing import RunComputing
 from headrace.run.session.corpus_facts import corpus_facts
 from headrace.run.session.evaluation import FIRST_TEXT_S, RunEvaluation
+from headrace.run.session.mixture import RunMixture, adopt_mixture
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
 from headrace.run.summary import Tally, recall
@@ -108,11 +110,13 @@ class Pretraining:
         self._checkpoints = Checkpoints(self.folder.path / "checkpoints")
         resume_from = checkpoint_to_resume(config.run.resume, self.folder, self._checkpoints, group)
         saved = read_checkpoint_state(resume_from) if resume_from else None
+        adopted = adopt_mixture(config, self.folder.path, saved)
+        self.notices += adopted.notices
         if saved is None:
             check_batch_size(config, group.world_size)
             self._begin_anew()
         check_sharding(config)
-        self._open_corpus(stack)
+        self._open_corpus(stack, adopted.tokenizer)
         if saved is not None:
             check_resumable(config, saved)
         limits = Limits.from_config(config.training, self._steps_per_epoch())
@@ -134,13 +138,17 @@ class Pretraining:
         """Return the steps of a pass over the corpus where a limit needs them: counting tokenises all of it."""
         return self.loader.steps_per_epoch if self.config.training.num_epochs else 0
 
-    def _open_corpus(self, stack: ExitStack) -> None:
-        """Open the training text and its tokenizer, and set the vocabulary size and the context by them."""
+    def _open_corpus(self, stack: ExitStack, tokenizer: Tokenizer | None) -> None:
+        """Open the training text and its tokenizer, and set the vocabulary size and the context by them.
+
+        `tokenizer`: the one to keep to; None: the one that the configuration names.
+        """
         config, group = self.config, self.group
         if group.world_size > 1:
-            prepare_corpus(config, group, self.activity)  # before processes are pinned: tokenising uses all cores
+            # Before processes are pinned: tokenising uses all cores.
+            prepare_corpus(config, group, self.activity, tokenizer)
             group.keep_to_own_cores()
-        self.loader = stack.enter_context(open_training(config, group.rank, group.world_size, self.activity))
+        self.loader = stack.enter_context(open_training(config, group.rank, group.world_size, self.activity, tokenizer))
         check_same_corpus(self.loader.state(), group)
         self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
@@ -274,6 +282,8 @@ class Pretraining:
         tally.finish()
         run.was_stopped = self.loop.was_stopped
         run.corpus = self.corpus()
+        if self._batches is self.loader and self.loader.is_mixture:
+            run.rows_by_source = self.loader.rows_by_source(run.steps)
         if self.group.is_main:
             self._describe_corpus()
         recorder.finish()
@@ -298,7 +308,8 @@ class Pretraining:
         if self.loader.cache.is_complete and not self._is_described:
             self._is_described = True
             corpus = describe(self.loader.cache, self.config.training.sequence_length, self.config.data.packing)
-            self.folder.write_json("corpus.json", corpus)
+            mixture = RunMixture.of(self.config).as_record()
+            self.folder.write_json("corpus.json", {**corpus, "mixture": mixture.model_dump() if mixture else None})
             ledgers = [asdict(ledger) for ledger in self.loader.ledger()]
             self.folder.write_json("ledger.json", ledgers)
 

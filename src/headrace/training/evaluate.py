@@ -183,4 +183,6 @@ def _sum_losses(network: Network, batch: Batch, execution: Execution) -> float:
 
 
 def _mean(values: list[float], weights: Sequence[float]) -> float:
+    """Return the weighted mean; where all weights are 0, as of sources that a schedule has left, the plain one."""
+    weights = weights if any(weights) else [1.0] * len(values)
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from yaml import YAMLError
 
 from headrace.cli import cache_view, display
 from headrace.cli.arguments import AsJson
@@ -24,7 +25,7 @@ from headrace.errors import UsageError
 from headrace.jobs.inspect import explain_step
 from headrace.jobs.prepare import prepare as prepare_corpus
 from headrace.run.config import Layers
-from headrace.run.config_files import is_override, parse_override
+from headrace.run.config_files import is_override, parse_override, parse_yaml
 
 PREPARE_KEYS = ("tokenizer", "special_tokens_in_text", "cache_dir", "memory_budget", *SOURCE_OPTIONS)
 
@@ -110,7 +111,10 @@ def inspect(
     validation_fraction: Annotated[
         float, typer.Option(help="With --step: the share that the run keeps for validation.")
     ] = 0.0,
-    weights: Annotated[str, typer.Option(help="With --step: weights of the sources, such as 0.7,0.3.")] = "",
+    weights: Annotated[
+        str,
+        typer.Option(help="With --step: weights of the sources, such as 0.7,0.3 or {web: {0: 0.9, 800: 0.2}}."),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what a token cache holds. Or check it (--verify), or explain a batch made from it (--step N)."""
@@ -152,11 +156,19 @@ def _data_config(arguments: list[str], options: dict[str, Any]) -> tuple[list[st
     return [text for text in arguments if not is_override(text)], given.build_data()
 
 
-def _parse_weights(text: str) -> list[float] | None:
+def _parse_weights(text: str) -> list[Any] | dict[str, Any] | None:
+    """Read weights in the order of the sources, or by their names in braces."""
+    if not text:
+        return None
     try:
-        return [float(part) for part in text.split(",")] if text else None
-    except ValueError:
-        raise UsageError(f"--weights {text!r}: write numbers with commas between them, such as 0.7,0.3") from None
+        parsed = parse_yaml(text if text.lstrip().startswith("{") else f"[{text}]")
+    except (ValueError, YAMLError):
+        parsed = None
+    if isinstance(parsed, (list, dict)) and parsed:
+        return parsed
+    raise UsageError(
+        f"--weights {text!r}: write numbers with commas between them, such as 0.7,0.3, or names and weights in braces"
+    )
 
 
 def _finish(result: dict[str, Any], as_json: bool) -> None:

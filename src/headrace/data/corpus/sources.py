@@ -12,6 +12,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from headrace.data.corpus.weights import Weight
 from headrace.errors import UsageError
 from headrace.files import digest
 
@@ -62,8 +63,9 @@ class Source(SourceOptions):
     """A file, a folder, a glob, or several of them."""
     name: str = ""
     """What reports call this source; by default its path."""
-    weight: float | None = Field(default=None, gt=0)
-    """Share of the mixture. Give every source one, or none: without weights all sources are one corpus."""
+    weight: Weight | None = None
+    """Share of the mixture: a number, or a schedule of numbers such as {0: 0.9, 80%: 0.2}. Give every source one, or
+    none: without weights all sources are one corpus."""
 
     @model_validator(mode="after")
     def _check_path(self) -> Self:
@@ -177,6 +179,16 @@ def as_sources(
     return sources
 
 
+def unique_names(sources: Sequence[Source]) -> list[str]:
+    """Return what reports call the sources; those of one name are numbered by their place.
+
+    >>> unique_names([Source(path="a"), Source(path="b"), Source(path="c", name="a")])
+    ['a (1)', 'b', 'a (3)']
+    """
+    labels = [source.label for source in sources]
+    return [name if labels.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(labels, start=1)]
+
+
 def _source_from_dict(fields: dict[str, object]) -> Source:
     try:
         return Source.model_validate(fields)
@@ -184,7 +196,8 @@ def _source_from_dict(fields: dict[str, object]) -> Source:
         first = problem.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "source"
         known = ", ".join((*Source.__annotations__, *SourceOptions.model_fields))
-        raise UsageError(f"source {fields!r}: {key}: {first['msg']} (fields of a source: {known})") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"source {fields!r}: {key}: {message} (fields of a source: {known})") from None
 
 
 def standard_library() -> Source:

@@ -25,26 +25,28 @@ class Ledger:
     """Places for tokens in those rows."""
     filled: int
     """Places that hold a token to be trained on; the rest is padding."""
+    source: str = ""
+    """The source of a mixture; empty: the whole corpus."""
 
     @property
     def fill_percent(self) -> float:
         return 100 * self.filled / max(self.slots, 1)
 
 
-def pass_ledger(stream: Stream) -> Ledger:
-    """Count one pass, without making its batches."""
+def pass_ledger(stream: Stream, source: str = "") -> Ledger:
+    """Count one pass over a corpus or a source, without making its batches."""
     packing = stream.packing
     length = packing.sequence_length
     rows = packing.num_rows(stream.epoch_size())
     tokens = sum(map(stream.split.num_tokens, stream.segments.tolist()))
     if isinstance(packing, DocumentPacking):
-        return _document_ledger(stream, packing, tokens, rows)
+        return _document_ledger(stream, packing, tokens, rows, source)
     dropped = _skipped_tokens(stream, rows * length)
     filled = rows * length
-    return Ledger(tokens, filled - dropped, tokens - filled, dropped, rows, rows * length, filled - dropped)
+    return Ledger(tokens, filled - dropped, tokens - filled, dropped, rows, rows * length, filled - dropped, source)
 
 
-def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows: int) -> Ledger:
+def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows: int, source: str) -> Ledger:
     filled = trained = 0
     for segment in stream.segments.tolist():
         first, last = stream.split.documents(segment)
@@ -53,7 +55,7 @@ def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows
             kept &= (first >= skip_stop) | (last <= skip_start)
         trained += int((last - first)[kept].sum())
         filled += int((last - first - 1)[kept].sum())
-    return Ledger(tokens, trained, 0, tokens - trained, rows, rows * packing.sequence_length, filled)
+    return Ledger(tokens, trained, 0, tokens - trained, rows, rows * packing.sequence_length, filled, source)
 
 
 def _skipped_tokens(stream: Stream, limit: int) -> int:

@@ -8,7 +8,7 @@ docs/run-directory.md lists the fields with the sentences that stand under them 
 from __future__ import annotations
 
 from headrace.run.records.checkpoint import CheckpointState, SavedModel, upgraded_config
-from headrace.run.records.corpus import Chunking, CorpusRecord, Vocabulary
+from headrace.run.records.corpus import Chunking, CorpusRecord, MixtureRecord, Vocabulary
 from headrace.run.records.environment import Environment
 from headrace.run.records.record import Figure, Record, StageSeconds
 from headrace.run.records.step import StepRecord
@@ -22,6 +22,7 @@ __all__ = [
     "Environment",
     "Figure",
     "FindingRecord",
+    "MixtureRecord",
     "Record",
     "Run",
     "SavedModel",

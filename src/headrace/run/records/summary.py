@@ -73,6 +73,8 @@ class Run(Record):
     """Whether the run was asked to stop before it reached a limit."""
     warnings: list[str] = Field(default_factory=list)
     """What went wrong without ending the run."""
+    rows_by_source: dict[str, int] = Field(default_factory=dict)
+    """Rows trained on of each source, if the corpus is a mixture; together, steps times batch size."""
     corpus: dict[str, Any] = Field(default_factory=dict)
     """What the run trained on: files, bytes, documents, tokens, epochs, and what was noticed in it."""
 
