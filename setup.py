@@ -2,6 +2,7 @@
 
 The library is plain C to its callers (ctypes), so one build serves every version of Python and PyTorch. Its kernels are
 compiled once for each instruction set, and the best one is picked where it runs, whatever the building machine has.
+HEADRACE_NATIVE=0 leaves it out, as Windows does: the wheel then is one for every platform.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class BuildLibrary(build_ext):
 
 
 class AnyPython(bdist_wheel):
-    """Marks wheels as of one platform and every Python."""
+    """Marks wheels as of one platform (of any, without the library) and every Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
@@ -69,4 +70,5 @@ library = Extension(
     optional=True,
 )
 commands: dict[str, Any] = {"build_ext": BuildLibrary, "bdist_wheel": AnyPython}
-setup(ext_modules=[] if sys.platform == "win32" else [library], cmdclass=commands)
+is_native = sys.platform != "win32" and os.environ.get("HEADRACE_NATIVE") != "0"
+setup(ext_modules=[library] if is_native else [], cmdclass=commands)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +46,7 @@ def run(*command: str | Path, folder: Path, **variables: str) -> str:
 
 
 def build(out: Path) -> list[Path]:
-    """Build an sdist from the files that git knows, and a wheel from that sdist."""
+    """Build an sdist from the files that git knows, and from it a wheel, and one without the native library."""
     with tempfile.TemporaryDirectory() as folder:
         clean = Path(folder) / "source"
         names = run("git", "ls-files", folder=ROOT).splitlines()
@@ -55,8 +56,24 @@ def build(out: Path) -> list[Path]:
         code = f"from setuptools.build_meta import build_sdist; build_sdist({str(out)!r})"
         run(sys.executable, "-c", code, folder=clean)
     sdist = next(out.glob("*.tar.gz"))
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, sdist, folder=out)
-    return [next(out.glob("*.whl")), sdist]
+    make_wheel = (
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-cache-dir",
+        "--wheel-dir",
+        out,
+        sdist,
+    )
+    run(*make_wheel, folder=out)
+    wheel = next(out.glob("*.whl"))
+    run(*make_wheel, folder=out, HEADRACE_NATIVE="0")  # the one that Windows gets
+    (anywhere,) = out.glob("*-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(anywhere).namelist() if name.endswith(".so")]
+    return [wheel, sdist]
 
 
 def try_archive(archive: Path) -> dict[str, object]:
@@ -78,6 +95,7 @@ def try_archive(archive: Path) -> dict[str, object]:
         run(python, "-m", "headrace", "report", "run", folder=folder, **cache)
         place = run(python, "-c", "import headrace; print(headrace.__file__)", folder=folder)
         assert Path(place.strip()).is_relative_to(folder.resolve()), place
+        assert Path(place.strip()).with_name("py.typed").exists(), "type checkers would not see the types"
         installed = json.loads(run(python, "-c", TREE, folder=folder))
     print(f"{archive.name}: {version.strip()} installs, trains, generates and reports", flush=True)
     return {"archive": archive.name, "bytes": archive.stat().st_size, "installed_bytes": installed}

@@ -137,7 +137,7 @@ def pointed_to(place: Path) -> str | None:
     """Return the name that `point_to` made a place lead to; None where it made none."""
     if place.is_symlink():
         return os.readlink(place)
-    return place.read_text(errors="replace")[:_LONGEST_NAME] if place.is_file() else None
+    return place.read_text(encoding="utf-8", errors="replace")[:_LONGEST_NAME] if place.is_file() else None
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:

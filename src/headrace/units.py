@@ -83,6 +83,16 @@ def human_rate(flops_per_second: float | None) -> str:
     return f"{giga:,.0f} GFLOP/s" if giga >= 10 else f"{giga:.2g} GFLOP/s"
 
 
+def human_energy(joules: float) -> str:
+    """Format an amount of energy.
+
+    >>> human_energy(52.4), human_energy(7200), human_energy(9e6)
+    ('52 J', '2.0 Wh', '2.5 kWh')
+    """
+    hours = joules / 3600
+    return f"{joules:.0f} J" if hours < 0.1 else f"{hours:.1f} Wh" if hours < 1000 else f"{hours / 1000:.1f} kWh"
+
+
 def human_percent(percent: float | None) -> str:
     """Format a percentage, with more digits where it is small.
 

@@ -54,6 +54,19 @@ def test_who_was_killed_failed_first(monkeypatch: pytest.MonkeyPatch) -> None:
         assert processes.wait() == (1, -signal.SIGKILL)
 
 
+def test_they_are_ended_where_there_is_no_sigkill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, where `Popen.kill` needs none."""
+    number = signal.SIGKILL
+    monkeypatch.setattr(launch, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(launch, "SAVING_S", 0.1)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: os.kill(process.pid, number))
+    monkeypatch.delattr(signal, "SIGKILL")
+    code = "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    code += "os.environ['RANK'] == '1' and sys.exit(7); time.sleep(600)"
+    with Processes(python(code), 2) as processes:
+        assert processes.wait() == (1, 7)
+
+
 def test_a_signal_before_there_are_processes_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -132,6 +133,27 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, command: Command) -> Non
     assert {file.name for file in path.parent.iterdir()} == {path.name, "Modelfile"}
     code, out, _ = command("export", tmp_path / "mine" / "checkpoints" / "best", "--gguf", "--out", tmp_path / "a.gguf")
     assert code == 0 and (tmp_path / "a.gguf").exists()
+
+
+OLLAMA_NAME = r"(?!.*\.\.)[a-z0-9_][a-z0-9_.-]{0,79}"
+
+
+@pytest.mark.parametrize("name", ["mine", "My Run (2)", "Übung..3", "x" * 90])
+def test_the_modelfile_says_what_ollama_understands(tmp_path: Path, name: str) -> None:
+    """Ollama is in no package that can be installed here: its client knows the parameters, its manual the syntax."""
+    ollama = pytest.importorskip("ollama", reason="pip install 'headrace[dev]'")
+    checkpoint, _, _ = make_checkpoint(tmp_path, "qwen3", "byte")
+    (tmp_path / "mine").rename(tmp_path / name)
+    exported = export_gguf(tmp_path / name / checkpoint.relative_to(tmp_path / "mine"))
+    assert re.fullmatch(OLLAMA_NAME, exported.name)
+    said = [line.split(maxsplit=1) for line in exported.modelfile.read_text().splitlines()]
+    assert [instruction for instruction, _ in said] == ["FROM", "TEMPLATE", *["PARAMETER"] * (len(said) - 2)]
+    (_, model), (_, template), *parameters = said
+    assert (exported.modelfile.parent / model).read_bytes()[:4] == b"GGUF"
+    assert template == '"""{{ .Prompt }}"""'
+    options = dict(value.split() for _, value in parameters)
+    assert set(options) <= set(ollama.Options.model_fields)
+    assert ollama.Options(**options).num_ctx == CONTEXT
 
 
 def test_what_cannot_be_asked_for(tmp_path: Path, command: Command) -> None:

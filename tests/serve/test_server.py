@@ -77,6 +77,7 @@ def test_bad_requests(server: ModelServer) -> None:
     assert f"at most {MOST_BODY_BYTES:,}" in answer["error"]["message"]
     assert ask(server, COMPLETIONS, [1] * 1_000_000)[0] == 400
     assert ask(server, COMPLETIONS, {"prompt": [1] * 1_000_000})[1]["error"]["code"] == "context_length_exceeded"
+    assert ask(server, COMPLETIONS, {"prompt": "a " * 1_000_000})[1]["error"]["code"] == "context_length_exceeded"
     assert ask(server, COMPLETIONS, {}, Content_Type="text/plain")[0] == 415
     assert ask(server, COMPLETIONS, {}, Content_Length="many")[0] == 411
     assert ask(server, COMPLETIONS, method="GET")[0] == 404

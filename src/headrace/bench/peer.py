@@ -120,7 +120,7 @@ def _tree_bytes(pid: int) -> int:
 def _anonymous_bytes(process: psutil.Process) -> int:
     """Return what a process has allocated, shared memory by its share; mapped files do not count."""
     try:
-        with open(f"/proc/{process.pid}/smaps_rollup") as file:
+        with open(f"/proc/{process.pid}/smaps_rollup", encoding="utf-8") as file:
             fields = dict(line.split(":", 1) for line in file.readlines()[1:])
         return sum(int(fields[name].split()[0]) << 10 for name in ("Pss_Anon", "Pss_Shmem"))
     except (OSError, KeyError, ProcessLookupError):

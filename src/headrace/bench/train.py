@@ -81,7 +81,7 @@ def _write_job(corpus: Corpus, config: Config, num_steps: int) -> dict[str, Any]
     hf_config, tensors = network.to_hugging_face()
     weights = Path(corpus.folder) / "weights"
     weights.mkdir(exist_ok=True)
-    (weights / "config.json").write_text(json.dumps(hf_config))
+    (weights / "config.json").write_text(json.dumps(hf_config), encoding="utf-8")
     save_file(tensors, weights / "model.safetensors", metadata={"format": "pt"})
     return {
         "text": corpus.text,

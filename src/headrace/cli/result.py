@@ -19,7 +19,7 @@ from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.run.config import Config
 from headrace.run.directory import read_record
 from headrace.run.records import Run, TuningRecord
-from headrace.units import human_bytes, human_count, human_percent, human_time, plural
+from headrace.units import human_bytes, human_count, human_energy, human_percent, human_time, plural
 
 LEAST_SHARE_PERCENT = 0.5
 MOST_SAMPLE_CHARACTERS = 600
@@ -148,6 +148,9 @@ def _costs(run: Run) -> list[tuple[str, str]]:
         ),
         ("memory", f"{human_bytes(run.peak_memory_bytes)} at most"),
     ]
+    if run.energy_joules:
+        used = human_energy(sum(run.energy_joules.values()))
+        rows.append(("energy", f"{used} ({', '.join(run.energy_joules)}; other programs included)"))
     best = _best_batch_size(run.folder)
     return rows if best is None else [*rows, ("best batch", f"{best} sequences, as headrace tune measured")]
 
@@ -188,6 +191,7 @@ def plain_lines(run: Run, config: Config) -> list[str]:
         "of_peak": human_percent(run.percent_of_peak),
         "cpu_cores": f"{run.cpu_cores:.1f}",
         "peak_memory_bytes": run.peak_memory_bytes,
+        "energy_joules": round(sum(run.energy_joules.values())) or None,
         "best_batch_size": _best_batch_size(run.folder),
     }
     lines = [f"{name}={value}" for name, value in values.items() if value is not None]

@@ -49,7 +49,7 @@ def stay_on(cores: list[int]) -> None:
 def _place(core: int) -> tuple[int, int]:
     """Return the socket and the physical core of a logical processor; the system may not say."""
     try:
-        package, number = (int(Path(_TOPOLOGY.format(core, name)).read_text()) for name in _NAMES)
+        package, number = (int(Path(_TOPOLOGY.format(core, name)).read_text(encoding="utf-8")) for name in _NAMES)
         return package, number
     except (OSError, ValueError):
         return 0, core

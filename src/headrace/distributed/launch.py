@@ -70,7 +70,7 @@ class Processes:
 
     def __exit__(self, *_: object) -> None:
         for process in self._started:
-            process.send(signal.SIGKILL)
+            process.kill()
         for process in self._started:
             process.end()
         self._folder.cleanup()
@@ -105,7 +105,8 @@ class Processes:
                 self._send(signal.SIGTERM)
                 is_asked = True
             elif now_s - failed_s > PATIENCE_S + SAVING_S:
-                self._send(signal.SIGKILL)
+                for process in self._started:
+                    process.kill()
         return first or self._failure()
 
     def answers(self, timeout_s: float | None = None) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from headrace.units import human_bytes, human_count, human_time
+from headrace.units import human_bytes, human_count, human_energy, human_time
 
 RECIPE = {
     "model": ("arch", "d_model", "num_layers", "num_heads", "context", "vocab_size"),
@@ -111,9 +111,16 @@ def _hardware(facts: CardFacts) -> Iterator[tuple[str, object]]:
     if summary.get("train_seconds"):
         yield "training time", human_time(summary["train_seconds"])
         yield "speed", f"{summary.get('tokens_per_second', 0):,.0f} tokens/s"
+        yield "energy", _energy(summary.get("energy_joules") or {})
     versions = environment.get("versions") or {}
     if versions:
         yield "versions", ", ".join(f"{name} {versions[name]}" for name in ("headrace", "torch") if name in versions)
+
+
+def _energy(joules: Mapping[str, float]) -> str:
+    if not joules:
+        return "unknown: the machine did not say"
+    return f"{human_energy(sum(joules.values()))} ({', '.join(joules)}), other programs included"
 
 
 def _cell(value: object) -> str:

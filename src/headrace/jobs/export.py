@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +43,16 @@ def export_gguf(run: Path, kind: str = "f32", out: Path | None = None) -> Export
     notice = write_gguf(path, trained.network, trained.tokenizer, kind, facts)
     modelfile = path.with_name("Modelfile")
     write_atomically(modelfile, _modelfile(path, trained).encode())
-    return Exported(trained.name.lower(), path, modelfile, path.stat().st_size, notice)
+    return Exported(_ollama_name(trained.name), path, modelfile, path.stat().st_size, notice)
+
+
+def _ollama_name(name: str) -> str:
+    """Return a name that Ollama takes: at most 80 characters, no two dots in a row.
+
+    >>> _ollama_name("Mine..2")
+    'mine.2'
+    """
+    return re.sub(r"\.{2,}", ".", name.lower())[:80]
 
 
 def _modelfile(path: Path, trained: TrainedModel) -> str:

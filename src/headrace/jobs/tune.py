@@ -49,7 +49,7 @@ def check_may_write(out: Path) -> None:
     """Refuse to overwrite a file that this command did not write."""
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"{out}: no file can be written there. Choose another --out.")
-    if out.exists() and not out.read_text(errors="replace").startswith(HEADER):
+    if out.exists() and not out.read_text(encoding="utf-8", errors="replace").startswith(HEADER):
         raise UsageError(f"{out}: exists, and was not written by headrace tune. Choose another --out.")
 
 

@@ -84,6 +84,11 @@ class Child:
         if self.exit_code is None:
             self._process.send_signal(number)
 
+    def kill(self) -> None:
+        """End it at once, if it still runs. Windows has no SIGKILL to send."""
+        if self.exit_code is None:
+            self._process.kill()
+
     def tell(self, question: Any) -> None:
         """Send a question. One that a dead child does not get is noticed when its answer is missing."""
         assert self._process.stdin is not None

@@ -74,7 +74,7 @@ def _delayed_s() -> float | None:
         return None
     for thread in threads:
         try:
-            total_ns += int((thread / "schedstat").read_text().split()[1])
+            total_ns += int((thread / "schedstat").read_text(encoding="utf-8").split()[1])
         except (FileNotFoundError, ProcessLookupError):  # it has just ended
             continue
         except (OSError, ValueError, IndexError):

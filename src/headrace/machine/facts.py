@@ -36,7 +36,7 @@ def peak_memory_bytes() -> int:
     """Return the most memory that this process has had resident at once."""
     try:
         # Not getrusage: a new process inherits the peak of its parent there.
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
         pass

@@ -74,8 +74,8 @@ def available_memory_bytes() -> int:
     """Return the memory that is free now, without swapping and within the limit of a container."""
     available = int(psutil.virtual_memory().available)
     try:
-        used = int(_MEMORY_USED.read_text()) - _file_cache_bytes()
-        return min(available, int(_MEMORY_LIMIT.read_text()) - used)
+        used = int(_MEMORY_USED.read_text(encoding="utf-8")) - _file_cache_bytes()
+        return min(available, int(_MEMORY_LIMIT.read_text(encoding="utf-8")) - used)
     except (OSError, ValueError):
         return available
 
@@ -83,7 +83,7 @@ def available_memory_bytes() -> int:
 def _file_cache_bytes() -> int:
     """Return the part of the container's memory that caches files, which is given up when it is needed."""
     try:
-        fields = dict(line.split() for line in _MEMORY_FIELDS.read_text().splitlines())
+        fields = dict(line.split() for line in _MEMORY_FIELDS.read_text(encoding="utf-8").splitlines())
     except OSError:
         return 0
     return int(fields.get("active_file", 0)) + int(fields.get("inactive_file", 0))
@@ -110,7 +110,7 @@ def _usable_threads() -> int:
 
 def _cpuinfo(key: str) -> str:
     try:
-        with open("/proc/cpuinfo") as file:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.split(":")[0].strip() == key)
     except (OSError, StopIteration):
         return ""
@@ -125,7 +125,9 @@ def _caches() -> dict[str, int]:
     caches: dict[str, int] = {}
     for index in sorted(_CACHES.glob("index*")):
         try:
-            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            level, kind, size = (
+                (index / name).read_text(encoding="utf-8").strip() for name in ("level", "type", "size")
+            )
         except OSError:
             continue
         if kind != "Instruction" and size.endswith("K"):
@@ -137,7 +139,7 @@ def usable_memory_bytes() -> int:
     """Return all memory of the machine, or the limit of the container."""
     total = int(psutil.virtual_memory().total)
     try:
-        return min(total, int(_MEMORY_LIMIT.read_text()))
+        return min(total, int(_MEMORY_LIMIT.read_text(encoding="utf-8")))
     except (OSError, ValueError):  # no container, or "max"
         return total
 

@@ -55,6 +55,8 @@ class History:
     validation_loss: float | None = None
     """Newest validation loss."""
     validation_bits_per_byte: float | None = None
+    energy_joules: dict[str, float] = field(default_factory=dict)
+    """Energy up to the newest step, by part; empty where it is not known."""
     first_sample: str = ""
     last_sample: str = ""
 
@@ -133,6 +135,7 @@ class RunFolder:
         for _, record in read_steps(self.path / "metrics.jsonl"):
             if record is None or record.step > step:
                 continue
+            history.energy_joules = record.energy_joules or {}
             if record.loss is not None:
                 history.losses.append(record.loss)
                 history.steps.append(record.step)

@@ -18,6 +18,7 @@ from headrace.distributed.group import join
 from headrace.distributed.replicas import make_replica
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.device import best_device
+from headrace.machine.energy import EnergyMeter
 from headrace.machine.facts import ProcessTimes, environment
 from headrace.models.counts import count
 from headrace.models.network import build
@@ -193,7 +194,7 @@ class Pretraining:
             Environment(**environment(), execution=asdict(self.computing.execution)) if group.is_main else Environment()
         )
         self.folder.begin(config, begun, position.step)
-        self._trackers = open_trackers(config, self.folder.path) if group.is_main else []
+        self._trackers = open_trackers(config, self.folder.path, position.step) if group.is_main else []
         for tracker in self._trackers:
             stack.callback(tracker.close)
         if self._evaluator is not None:
@@ -268,7 +269,8 @@ class Pretraining:
             self.activity("writing a sample before training")
             run.first_sample = self._evaluation.first_text(inf if self.config.training.evaluate_every else FIRST_TEXT_S)
             recorder.add_text(0, run.first_sample)
-        tally = Tally(run, self.counts.training_flops_per_token, self.history.losses, self._began)
+        meter = EnergyMeter() if self.group.is_main and self.group.num_machines == 1 else None
+        tally = Tally(run, self.counts.training_flops_per_token, self.history.losses, self._began, meter)
         self.activity(f"computing step {position.step + 1:,}")
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():

@@ -7,6 +7,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from headrace.machine.contention import ProcessorTime
+from headrace.machine.energy import EnergyMeter
 from headrace.machine.facts import ProcessTimes, cpu_seconds, peak_memory_bytes
 from headrace.perf import speed
 from headrace.perf.smoothing import SmoothedLoss
@@ -28,14 +29,20 @@ def recall(run: Run, position: Position, history: History) -> None:
         run.smoothed_loss = SmoothedLoss(history.losses).value
     run.validation_loss = history.validation_loss
     run.validation_bits_per_byte = history.validation_bits_per_byte
+    run.energy_joules = history.energy_joules
     run.first_sample, run.last_sample = history.first_sample, history.last_sample
 
 
 class Tally:
     """Sums over the steps since a run was started or resumed, from which its summary is kept up to date."""
 
-    def __init__(self, run: Run, flops_per_token: float, losses: Sequence[float], began: ProcessTimes) -> None:
-        """`losses`: those of the updates before the run was resumed; `began`: when this session of it did."""
+    def __init__(
+        self, run: Run, flops_per_token: float, losses: Sequence[float], began: ProcessTimes, meter: EnergyMeter | None
+    ) -> None:
+        """`losses`: those of the updates before the run was resumed; `began`: when this session of it did.
+
+        `meter` counts from the beginning of this session; None where the energy cannot be known.
+        """
         self._run, self._flops_per_token = run, flops_per_token
         self._smoothed, self._session_began = SmoothedLoss(losses), began
         self.peak_flops = 0.0
@@ -47,6 +54,7 @@ class Tally:
         self._wait_percents: list[float] = []  # in order of size
         self._began, self._cpu_began, self._processor_began = time.perf_counter(), cpu_seconds(), ProcessorTime.now()
         self._looked_s = self._began
+        self._meter, self._energy_before = meter, run.energy_joules if run.steps else None
 
     def add(self, info: StepInfo, position: Position) -> None:
         """Count a step."""
@@ -74,6 +82,14 @@ class Tally:
         if info.is_last or time.perf_counter() - self._looked_s > LOOK_SECONDS:
             self._looked_s = time.perf_counter()
             run.processor_taken_percent = ProcessorTime.now().taken_percent_since(self._processor_began)
+            run.energy_joules = self._energy()
+
+    def _energy(self) -> dict[str, float]:
+        """Return the energy of all sessions, of the parts that are known in each of them."""
+        now, before = self._meter.joules() if self._meter else {}, self._energy_before
+        if before is None:
+            return now
+        return {part: before[part] + joules for part, joules in now.items() if part in before}
 
     def finish(self) -> None:
         """Add what is known once the last step is done."""

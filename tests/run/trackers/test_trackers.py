@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.run.trackers.tracker import TrackedRun
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 
@@ -42,6 +43,28 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses(run.folder))
     assert len(events.Scalars("validation_loss")) == 2
     assert events.Tensors("sample/text_summary")[-1].tensor_proto.string_val[0].decode() == run.last_sample
+    train(tmp_path, "tensorboard", **{"run.resume": True, "training.max_steps": 6})
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4, 5, 6]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses(run.folder))
+
+
+def test_tensorboard_forgets_the_steps_that_are_done_again(tmp_path: Path) -> None:
+    """As after a kill: the run goes on from its last checkpoint, and trackers were told of later steps already."""
+    pytest.importorskip("tensorboard", reason="pip install 'headrace[dev]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from headrace.run.trackers.tensorboard import TensorBoard
+
+    for before, steps in ((0, range(1, 6)), (3, range(4, 7))):
+        tracker = TensorBoard(tmp_path)
+        tracker.begin(TrackedRun(tmp_path, {}, "identity", before))
+        for step in steps:
+            tracker.step(step, {"loss": 10.0 * before + step})
+        tracker.end()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.value for event in events.Scalars("loss")] == [1, 2, 3, 34, 35, 36]
 
 
 def test_trackio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,15 +87,31 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
     run = train(tmp_path, "wandb")
     assert run.warnings == []
     assert capfd.readouterr().out == ""
-    (file,) = (run.folder / "wandb").glob("offline-run-*/*.wandb")
-    assert [row["loss"] for row in wandb_rows(file) if "loss" in row] == pytest.approx(losses(run.folder))
+    train(tmp_path, "wandb", **{"run.resume": True, "training.max_steps": 6})
+    # Each session leaves a folder; `wandb sync` puts those of one id together.
+    files = sorted((run.folder / "wandb").glob("offline-run-*/*.wandb"))
+    begun = [next(record.run for record in wandb_records(file) if record.run.run_id) for file in files]
+    identity = (run.folder / "tracker-id").read_text()
+    assert [(told.run_id, told.project, told.display_name) for told in begun] == [(identity, "headrace", "run")] * 2
+    rows = [row for file in files for row in wandb_rows(file)]
+    assert [row["_step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["loss"] for row in rows] == pytest.approx(losses(run.folder))
 
 
 def wandb_rows(file: Path) -> list[dict[str, Any]]:
-    """Read the metrics of an offline run, which is a LevelDB log of wandb's own messages."""
+    """Return the metrics of the steps of an offline run, by name."""
+    rows = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in wandb_records(file)
+    ]
+    return [row for row in rows if "loss" in row]
+
+
+def wandb_records(file: Path) -> list[Any]:
+    """Read an offline run, which is a LevelDB log of wandb's own messages."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, place, whole, rows = file.read_bytes(), 7, b"", []
+    data, place, whole, records = file.read_bytes(), 7, b"", []
     while place + 7 <= len(data):
         length, kind = struct.unpack_from("<HB", data, place + 4)
         whole += data[place + 7 : place + 7 + length]
@@ -80,10 +119,9 @@ def wandb_rows(file: Path) -> list[dict[str, Any]]:
         if LEVELDB_BLOCK - place % LEVELDB_BLOCK < 7:  # what is left of a block is empty
             place += LEVELDB_BLOCK - place % LEVELDB_BLOCK
         if kind in (1, 4):  # a whole record, or the last part of one
-            items = Record.FromString(whole).history.item
-            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+            records.append(Record.FromString(whole))
             whole = b""
-    return rows
+    return records
 
 
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

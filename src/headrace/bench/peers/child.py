@@ -110,7 +110,7 @@ def tokenize(module: Any, text: str, tokenizer: str, seconds: float) -> dict[str
     from headrace.data.corpus.cuts import split_document
 
     pieces = [piece.decode() for piece in split_document(Path(text).read_bytes())]
-    encode: Callable[[list[str]], Any] = module.make(Path(tokenizer).read_text())
+    encode: Callable[[list[str]], Any] = module.make(Path(tokenizer).read_text(encoding="utf-8"))
     encode(pieces[:2])
     nbytes = os.path.getsize(text)
     best, deadline = float("inf"), time.perf_counter() + seconds

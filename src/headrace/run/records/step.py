@@ -39,6 +39,8 @@ class StepRecord(Record):
     """Resident memory of the process."""
     cpu_s: float | None = None
     """Processor time of the process so far; counted anew after a resume."""
+    energy_joules: dict[str, float] | None = None
+    """Energy that the machine had used by then, over all sessions, by part; absent where the machine does not say."""
     loader_cpu_s: float | None = None
     """Processor time of the loader's workers so far."""
     queue_depth: int | None = None

@@ -59,6 +59,8 @@ class Run(Record):
     """Processor time over wall time."""
     processor_taken_percent: Figure = None
     """Share of the processor time that the run wanted and other programs had; null where the system does not say."""
+    energy_joules: dict[str, float] = Field(default_factory=dict)
+    """Energy that the machine used while training, over all sessions, by part; empty where the machine does not say."""
     skipped_steps: int = 0
     """Updates that were skipped because they were not finite."""
     seconds: StageSeconds = Field(default_factory=dict)

@@ -73,6 +73,7 @@ class Recorder:
             "tokens_per_second": round(self._run.tokens_per_second, 1),
             "memory_bytes": memory_bytes(),
             "cpu_s": round(cpu_seconds(), 2),
+            "energy_joules": {part: round(joules, 1) for part, joules in self._run.energy_joules.items()} or None,
             "loader_cpu_s": round(counters.worker_cpu_s, 4),
             "queue_depth": counters.queue_depth,
             "queue_limit": counters.queue_limit,

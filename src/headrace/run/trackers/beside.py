@@ -18,14 +18,18 @@ PATIENCE_S = 10.0
 """Time that the end of a run waits for a tracker to finish."""
 
 
-def open_trackers(config: Config, folder: Path) -> list[TrackerThread]:
-    """Open the trackers that a configuration names; a missing package is an error before anything trains."""
+def open_trackers(config: Config, folder: Path, num_steps: int = 0) -> list[TrackerThread]:
+    """Open the trackers that a configuration names; a missing package is an error before anything trains.
+
+    `num_steps`: updates that were done before the run was resumed.
+    """
     names = dict.fromkeys([*config.run.trackers, *(["tensorboard"] if config.run.tensorboard else [])])
     trackers = {name: make_tracker(name, folder) for name in names}
     threads = [TrackerThread(name, tracker) for name, tracker in trackers.items()]
-    run = TrackedRun(folder, config.model_dump(mode="json"), read_identity(folder)) if threads else None
-    for thread in threads:
-        thread.tell(lambda tracker: tracker.begin(run) if run else None)
+    if threads:
+        run = TrackedRun(folder, config.model_dump(mode="json"), read_identity(folder), num_steps)
+        for thread in threads:
+            thread.tell(lambda tracker: tracker.begin(run))
     return threads
 
 

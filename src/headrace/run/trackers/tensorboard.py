@@ -20,7 +20,9 @@ class TensorBoard(Tracker):
     """
 
     def __init__(self, folder: Path) -> None:
-        self._make_event: Any = require("tensorboard.compat.proto.event_pb2", "tensorboard").Event
+        events = require("tensorboard.compat.proto.event_pb2", "tensorboard")
+        self._make_event: Any = events.Event
+        self._make_session_log: Any = events.SessionLog
         self._summaries: Any = require("torch.utils.tensorboard.summary", "tensorboard")
         make_records = require("tensorboard.summary.writer.record_writer", "tensorboard").RecordWriter
         path = folder / "tensorboard" / f"events.out.tfevents.{time.time_ns()}.headrace"
@@ -33,7 +35,9 @@ class TensorBoard(Tracker):
             raise writing_failed(path, problem) from None
 
     def begin(self, run: TrackedRun) -> None:
-        """Do nothing: every session of a run writes a file of its own."""
+        """Say where this session begins: TensorBoard then forgets later steps of earlier sessions' files."""
+        start = self._make_session_log(status=self._make_session_log.START)
+        self._write(step=run.num_steps + 1, session_log=start)
 
     def step(self, step: int, values: dict[str, float]) -> None:
         if os.fstat(self._file.fileno()).st_nlink == 0:

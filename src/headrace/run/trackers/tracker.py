@@ -35,6 +35,8 @@ class TrackedRun:
     config: dict[str, Any]
     identity: str
     """A name that no other run has and that stays when the run is resumed."""
+    num_steps: int = 0
+    """Updates done before this session. Steps after it that an earlier session told of are done again."""
 
     @property
     def name(self) -> str:
