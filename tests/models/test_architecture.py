@@ -41,7 +41,9 @@ def test_counts_and_matrices_are_those_of_the_network(arch: str, variation: dict
 
 
 @pytest.mark.parametrize(
-    "arch", [*({"arch": name} for name in architecture_names()), *({"arch": name, **GROUPED} for name in ROTARY)], ids=str
+    "arch",
+    [*({"arch": name} for name in architecture_names()), *({"arch": name, **GROUPED} for name in ROTARY)],
+    ids=str,
 )
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("attention", ["fused", "products"])

@@ -11,7 +11,7 @@ from headrace.interop.model_card import CardFacts, model_card
 from headrace.run.directory import read_record
 from headrace.run.records import Run
 from headrace.run.resume import read_checkpoint_state
-from headrace.run.saved_model import find_checkpoint, name_of, run_of
+from headrace.run.start.find import find_checkpoint, name_of, run_of
 
 MODEL_FILES = (
     "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",

@@ -59,6 +59,8 @@ class Architecture(ABC):
     """Values of `model_type` in a config.json whose models this architecture computes exactly."""
     default_epsilon: float = 1e-5
     """Number that norms add before they divide, unless a model is given one."""
+    is_context_fixed: bool = True
+    """Whether the longest sequence is in the weights, as a table of positions is."""
     has_grouped_heads: bool = False
     """Whether heads may share keys and values (`model.num_kv_heads`), and be of any width (`model.head_dim`)."""
 
@@ -94,7 +96,7 @@ class Architecture(ABC):
     def read_hugging_face(self, values: HuggingFaceConfig) -> dict[str, Any]:
         """Return the keys of `model` that a config.json of one of `hugging_face_types` stands for.
 
-        Raises `Unsupported` with the name of what this architecture does not compute.
+        Raises `UnsupportedError` with the name of what this architecture does not compute.
         """
         raise NotImplementedError
 

@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from headrace.models.architecture import check_name, find_architecture
 
-
 MAX_NEW_TOKENS = 65_536
 
 
@@ -54,6 +53,8 @@ class ModelConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
+        if self.init and not self.model_fields_set >= ModelConfig.model_fields.keys():
+            return self  # what is not given is the model's, and comes later
         architecture = find_architecture(self.arch)
         if self.num_heads and not self.head_dim and self.d_model % self.num_heads:
             near = min((n for n in range(1, self.d_model + 1) if self.d_model % n == 0), key=self._distance)

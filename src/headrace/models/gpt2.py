@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from headrace.models.architecture import Architecture, Matrix, Part, register
 from headrace.models.attention import KeyValueCache, attend
 from headrace.models.config import ModelConfig
-from headrace.models.hugging_face import HuggingFaceConfig, Unsupported
+from headrace.models.hugging_face import HuggingFaceConfig, UnsupportedError
 from headrace.models.kernels import Kernels
 from headrace.models.linear import Linear
 from headrace.models.network import Network
 from headrace.models.pointwise import gelu
-
 
 SAME_ACTIVATION = ("gelu_new", "gelu_pytorch_tanh")
 """Names by which transformers calls GELU by its tanh formula."""
@@ -58,9 +57,11 @@ class GPT2Architecture(Architecture):
     def read_hugging_face(self, values: HuggingFaceConfig) -> dict[str, Any]:
         activation = values.get("activation_function")
         if activation not in (None, *SAME_ACTIVATION):
-            raise Unsupported(f"the activation {activation!r:.80} (activation_function); headrace computes gelu_new")
+            raise UnsupportedError(
+                f"the activation {activation!r:.80} (activation_function); headrace computes gelu_new"
+            )
         if not values.flag("scale_attn_weights", True):
-            raise Unsupported("attention that is not scaled (scale_attn_weights)")
+            raise UnsupportedError("attention that is not scaled (scale_attn_weights)")
         values.refuse_if_set("scale_attn_by_inverse_layer_idx", "attention that is scaled by the layer's number")
         values.refuse_if_set("add_cross_attention", "cross-attention")
         width = values.whole("n_embd")

@@ -4,7 +4,7 @@
     architecture = find_by_type(values)                  # by model_type
     model = ModelConfig(arch=architecture.name, **architecture.read_hugging_face(values))
 
-Importing this module does not import torch. `Unsupported` names what headrace does not compute.
+Importing this module does not import torch. `UnsupportedError` names what headrace does not compute.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ KNOWN_REASONS = {
 """What headrace lacks for some well-known model types."""
 
 
-class Unsupported(ValueError):
+class UnsupportedError(ValueError):
     """What a model has that headrace does not compute, in words that follow "it has"."""
 
 
-class Malformed(ValueError):
+class MalformedError(ValueError):
     """A config.json that cannot be that of a model."""
 
 
@@ -44,7 +44,7 @@ class HuggingFaceConfig(dict[str, Any]):
         """Return a whole number, or `otherwise` where there is none; None: it has to be there."""
         value = self._present(key, otherwise)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise Malformed(f"{key} is {_shown(value)} instead of a whole number above 0")
+            raise MalformedError(f"{key} is {_shown(value)} instead of a whole number above 0")
         return value
 
     def number(self, key: str, otherwise: float | None = None) -> float:
@@ -52,32 +52,32 @@ class HuggingFaceConfig(dict[str, Any]):
         value = self._present(key, otherwise)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 < value < math.inf:
-            raise Malformed(f"{key} is {_shown(value)} instead of a number above 0")
+            raise MalformedError(f"{key} is {_shown(value)} instead of a number above 0")
         return float(value)
 
     def flag(self, key: str, otherwise: bool) -> bool:
         """Return true or false, or `otherwise` where neither is given."""
         value = self._present(key, otherwise)
         if not isinstance(value, bool):
-            raise Malformed(f"{key} is {_shown(value)} instead of true or false")
+            raise MalformedError(f"{key} is {_shown(value)} instead of true or false")
         return value
 
     def refuse_if_set(self, key: str, what: str) -> None:
         """Refuse a model in which something is switched on."""
         if self.flag(key, False):
-            raise Unsupported(f"{what} ({key})")
+            raise UnsupportedError(f"{what} ({key})")
 
     def expect(self, key: str, usual: str, what: str) -> None:
         """Refuse a model in which something is other than usual."""
         found = self.get(key)
         if found not in (None, usual):
-            raise Unsupported(f"{what} {_shown(found)} ({key}); headrace computes {usual}")
+            raise UnsupportedError(f"{what} {_shown(found)} ({key}); headrace computes {usual}")
 
     def _present(self, key: str, otherwise: Any) -> Any:
         value = self.get(key)
         value = otherwise if value is None else value
         if value is None:
-            raise Malformed(f"there is no {key}")
+            raise MalformedError(f"there is no {key}")
         return value
 
 
@@ -85,15 +85,15 @@ def find_by_type(values: HuggingFaceConfig) -> Architecture:
     """Return the architecture that computes a model, by the `model_type` of its config.json."""
     kind = values.get("model_type")
     if not isinstance(kind, str):
-        raise Malformed("there is no model_type")
+        raise MalformedError("there is no model_type")
     architectures = [find_architecture(name) for name in architecture_names()]
     found = next((each for each in architectures if kind in each.hugging_face_types), None)
     if found is None:
         known = sorted(name for each in architectures for name in each.hugging_face_types)
         reason = f": {KNOWN_REASONS[kind]}" if kind in KNOWN_REASONS else ""
-        raise Unsupported(f"the model_type {_shown(kind)}{reason}. headrace computes {', '.join(known)}")
+        raise UnsupportedError(f"the model_type {_shown(kind)}{reason}. headrace computes {', '.join(known)}")
     if values.get("quantization_config"):
-        raise Unsupported("quantised weights (quantization_config)")
+        raise UnsupportedError("quantised weights (quantization_config)")
     return found
 
 

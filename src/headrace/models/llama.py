@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from headrace.models.architecture import register
 from headrace.models.config import ModelConfig
-from headrace.models.hugging_face import HuggingFaceConfig, Unsupported
+from headrace.models.hugging_face import HuggingFaceConfig, UnsupportedError
 from headrace.models.kernels import Kernels
 from headrace.models.network import Network
 from headrace.models.rotary import Rotary, RotaryArchitecture, RotaryBlock, RotaryNetwork, rotate_pairs
@@ -37,9 +37,9 @@ class LlamaArchitecture(RotaryArchitecture):
     def read_hugging_face(self, values: HuggingFaceConfig) -> dict[str, Any]:
         is_mistral = values.get("model_type") == "mistral"
         if is_mistral and values.get("sliding_window", 4096) is not None:  # 4,096 is what transformers takes
-            raise Unsupported("sliding window attention (sliding_window is not null)")
+            raise UnsupportedError("sliding window attention (sliding_window is not null)")
         if is_mistral and values.get("num_key_value_heads") is None:
-            raise Unsupported("grouped heads of an unknown number (config.json has no num_key_value_heads)")
+            raise UnsupportedError("grouped heads of an unknown number (config.json has no num_key_value_heads)")
         return super().read_hugging_face(values)
 
     def build(self, config: ModelConfig, generator: torch.Generator) -> Network:

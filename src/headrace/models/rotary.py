@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headrace.models.architecture import Architecture, Matrix, Part
 from headrace.models.attention import KeyValueCache, attend
 from headrace.models.config import ModelConfig
-from headrace.models.hugging_face import HuggingFaceConfig, Unsupported
+from headrace.models.hugging_face import HuggingFaceConfig, UnsupportedError
 from headrace.models.kernels import Kernels
 from headrace.models.linear import Linear
 from headrace.models.network import Network
@@ -28,6 +28,7 @@ class RotaryArchitecture(Architecture):
     """The facts that architectures with rotary positions share."""
 
     has_grouped_heads = True
+    is_context_fixed = False
     is_tied_by_default = False
     """Whether transformers ties the head to the embedding where config.json does not say."""
 
@@ -71,7 +72,7 @@ class RotaryArchitecture(Architecture):
         values.refuse_if_set("attention_bias", "biases in attention")
         values.refuse_if_set("mlp_bias", "biases in the feed-forward part")
         if any(kind != "full_attention" for kind in values.get("layer_types") or ()):
-            raise Unsupported("layers with sliding or other attention (layer_types)")
+            raise UnsupportedError("layers with sliding or other attention (layer_types)")
         heads = values.whole("num_attention_heads")
         return {
             "d_model": values.whole("hidden_size"),
@@ -98,16 +99,16 @@ class RotaryArchitecture(Architecture):
 
 def _rope_theta(values: HuggingFaceConfig) -> float:
     """Return the base of the rotary positions; frequencies that are scaled are refused by the name of the scaling."""
-    rope = HuggingFaceConfig({})
-    for key in ("rope_scaling", "rope_parameters"):  # the names of transformers 4 and 5
-        rope = HuggingFaceConfig({**rope, **(values.get(key) or {})})
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", None):
-        raise Unsupported(f"scaled rotary positions (rope_scaling of the type {kind})")
-    for part in (values, rope):
-        if part.number("partial_rotary_factor", 1.0) != 1.0:
-            raise Unsupported("rotary positions in a part of each head (partial_rotary_factor)")
-    return rope.number("rope_theta", values.number("rope_theta", 10_000.0))
+    theta = values.number("rope_theta", 10_000.0)
+    for key in ("", "rope_scaling", "rope_parameters"):  # the names of transformers 4 and 5
+        rope = HuggingFaceConfig(values.get(key) or {}) if key else values
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind not in ("default", None):
+            raise UnsupportedError(f"scaled rotary positions ({key} of the type {kind})")
+        if rope.number("partial_rotary_factor", 1.0) != 1.0:
+            raise UnsupportedError("rotary positions in a part of each head (partial_rotary_factor)")
+        theta = rope.number("rope_theta", theta)
+    return theta
 
 
 class RotaryBlock(nn.Module):

@@ -15,6 +15,7 @@ from headrace.data.prepare import open_cache, prepare, prepare_share
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
 from headrace.distributed.group import Group
 from headrace.errors import UsageError
+from headrace.models.architecture import find_architecture
 from headrace.run.config import Config
 from headrace.training.evaluate import Evaluator
 from headrace.training.execution import Execution
@@ -54,17 +55,23 @@ def training_sources(config: Config) -> list[Source]:
 
 
 def tokenizer_spec(config: Config) -> str:
-    """Return the tokenizer: the given one, else BPE of the vocabulary size, else the default. Its key is set to it."""
+    """Return the tokenizer: the given one, else BPE of the vocabulary size, else the default. Its key is set to it.
+
+    Where `model.init` is given, the model's own tokenizer is used instead (`run/start/settle.py`).
+    """
     data, size = config.data, config.model.vocab_size
     data.tokenizer = data.tokenizer or (f"bpe:{size}" if size else DEFAULT_TOKENIZER)
     return data.tokenizer
 
 
-def prepare_training(config: Config, activity: Activity = ignore) -> Cache:
-    """Return the finished cache of the training text; it is tokenised now if that is not done yet."""
+def prepare_training(config: Config, activity: Activity = ignore, tokenizer: Tokenizer | None = None) -> Cache:
+    """Return the finished cache of the training text; it is tokenised now if that is not done yet.
+
+    `tokenizer`: the one of the model that the run begins from; None: as the configuration says.
+    """
     return given_cache(config) or prepare(
         training_sources(config),
-        tokenizer_spec(config),
+        tokenizer or tokenizer_spec(config),
         config.data.cache_dir or None,
         special_tokens_in_text=config.data.special_tokens_in_text,
         activity=activity,
@@ -83,7 +90,9 @@ def expected_vocabulary(spec: str) -> int:
     return 257 if spec in ("byte", "char") else 32_000
 
 
-def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) -> None:
+def prepare_corpus(
+    config: Config, group: Group, activity: Activity = ignore, own_tokenizer: Tokenizer | None = None
+) -> None:
     """Tokenise the whole corpus, before several processes train on it.
 
     All machines tokenise their shares at the same time; then rank 0 completes the cache, and then every other machine
@@ -92,7 +101,8 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) ->
     """
     if given_cache(config) is not None:
         return
-    sources, tokenizer, folder = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
+    sources, folder = training_sources(config), config.data.cache_dir or None
+    tokenizer = own_tokenizer or tokenizer_spec(config)
     special = config.data.special_tokens_in_text
     if group.num_machines > 1:
         if group.is_main:
@@ -102,21 +112,30 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) ->
             prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
         group.wait_for_all("waiting for each machine to prepare its share of the corpus")
     if group.is_main:
-        prepare_training(config, activity)
+        prepare_training(config, activity, own_tokenizer)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
         prepare(sources, tokenizer, folder, special_tokens_in_text=special)
     group.wait_for_all("waiting for each machine to prepare the corpus")
 
 
-def open_training(config: Config, rank: int = 0, world_size: int = 1, activity: Activity = ignore) -> Loader:
-    """Open a loader of the training text, which gives this rank its rows of every batch."""
+def open_training(
+    config: Config,
+    rank: int = 0,
+    world_size: int = 1,
+    activity: Activity = ignore,
+    tokenizer: Tokenizer | None = None,
+) -> Loader:
+    """Open a loader of the training text, which gives this rank its rows of every batch.
+
+    `tokenizer`: the one of the model that the run begins from; None: as the configuration says.
+    """
     return Loader(
         given_cache(config) or training_sources(config),
         rank=rank,
         world_size=world_size,
         split="train" if _is_split(config) else "all",
-        tokenizer=tokenizer_spec(config),
+        tokenizer=tokenizer or tokenizer_spec(config),
         activity=activity,
         **_common(config),
     )
@@ -184,7 +203,9 @@ def complete_model(config: Config, tokenizer: Tokenizer) -> None:
     model.vocab_size = model.vocab_size or tokenizer.vocab_size
     model.context = model.context or config.training.sequence_length
     if config.training.sequence_length > model.context:
+        is_fixed = bool(model.init) and find_architecture(model.arch).is_context_fixed
+        larger = "" if is_fixed else f"model.context={config.training.sequence_length} or "
         raise UsageError(
             f"training.max_length {config.training.sequence_length} is above the model's context {model.context}. Use"
-            f" model.context={config.training.sequence_length} or training.max_length={model.context}."
+            f" {larger}training.max_length={model.context}."
         )

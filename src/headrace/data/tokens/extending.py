@@ -37,15 +37,14 @@ def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> tuple[Tokenizer, 
         index = int(backend.token_to_id(token))
         if index in taken:
             raise UsageError(
-                f"model.new_tokens {token!r}: the tokenizer {tokenizer.spec} has gaps in its ids, and takes no new tokens."
+                f"model.new_tokens {token!r}: the ids of the tokenizer {tokenizer.spec} have gaps, so it takes no new"
+                " tokens."
             )
         pieces[index] = [int(piece) for piece in tokenizer.encode(token)]
     if not fresh:
         return tokenizer, {}
     extended = from_json(tokenizer.spec, backend.to_str(), tokenizer.spec)
-    extended = replace(
-        extended, special_tokens_in_text=tokenizer.special_tokens_in_text, notices=tokenizer.notices
-    )
+    extended = replace(extended, special_tokens_in_text=tokenizer.special_tokens_in_text, notices=tokenizer.notices)
     return canonical(extended), pieces
 
 

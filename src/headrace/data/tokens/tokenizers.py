@@ -86,8 +86,8 @@ class Tokenizer:
     def unbroken(self) -> list[bytes]:
         """What a text may not be cut inside of: tokens that are looked for in it, as special ones may not be."""
         are_special_found = self.special_tokens_in_text == "special"
-        added = [token for token in self._data.get("added_tokens") or () if are_special_found or not token.get("special")]
-        return [token["content"].encode() for token in added]
+        added = self._data.get("added_tokens") or ()
+        return [token["content"].encode() for token in added if are_special_found or not token.get("special")]
 
     @property
     def padding(self) -> str:

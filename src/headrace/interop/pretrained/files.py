@@ -1,4 +1,4 @@
-"""The files of a model: in a folder, or in a repository of the Hugging Face hub, from which each comes when it is asked for.
+"""The files of a model: in a folder, or in a repository of the Hugging Face hub, each of which comes when asked for.
 
 HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE are used as all tools of the hub use them.
 """
@@ -75,9 +75,7 @@ class HubFiles(ModelFiles):
         errors: Any = import_module(type(session).__module__.partition(".")[0])
         try:
             return Path(
-                hf_hub_download(
-                    self._repo, file, revision=self.revision or None, local_files_only=not self._is_online
-                )
+                hf_hub_download(self._repo, file, revision=self.revision or None, local_files_only=not self._is_online)
             )
         except LocalEntryNotFoundError as problem:
             if self._is_online:

@@ -17,14 +17,13 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from headrace.errors import CheckpointError
 from headrace.interop.pretrained.files import ModelFiles
 from headrace.interop.pretrained.weights import Weights
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
-from headrace.models.hugging_face import HuggingFaceConfig, Malformed, Unsupported, find_by_type
+from headrace.models.hugging_face import HuggingFaceConfig, MalformedError, UnsupportedError, find_by_type
 from headrace.models.network import Network
 
 CONFIG = "config.json"
@@ -79,8 +78,6 @@ class Pretrained:
     def check_size(self) -> None:
         """Refuse a model whose files hold fewer weights than its shape has, before memory is taken for it."""
         expected = count(self.config, self.config.context).num_parameters
-        if not self.config.bias:
-            expected = 0  # such a model is saved with biases: the layout is compared later
         if self._weights.num_numbers < expected:
             raise CheckpointError(
                 f"{self.name}: its files hold {self._weights.num_numbers:,} numbers, and a model of the shape in"
@@ -140,20 +137,20 @@ def _read_config(files: ModelFiles) -> ModelConfig:
     if values.get("auto_map"):
         code = ", ".join(sorted({str(name) for name in dict(values["auto_map"]).values()}))
         raise CheckpointError(
-            f"{where}: the model brings code of its own (auto_map: {code:.120}), which headrace does not run. Use a model"
-            " that transformers computes without trust_remote_code."
+            f"{where}: the model brings code of its own (auto_map: {code:.120}), which headrace does not run. Use"
+            " a model that transformers computes without trust_remote_code."
         )
     try:
         architecture = find_by_type(values)
         return ModelConfig.model_validate({"arch": architecture.name, **architecture.read_hugging_face(values)})
-    except Unsupported as problem:
+    except UnsupportedError as problem:
         raise CheckpointError(f"{where}: not supported: it has {problem}.") from None
     except ValidationError as problem:
         first = problem.errors()[0]
         reason = first["msg"].removeprefix("Value error, ")
         key = ".".join(str(part) for part in first["loc"])
         raise CheckpointError(f"{where}: no model has this shape ({key + ': ' if key else ''}{reason}).") from None
-    except (Malformed, TypeError, AttributeError) as problem:
+    except (MalformedError, TypeError, AttributeError) as problem:
         raise CheckpointError(f"{where}: not the configuration of a model: {problem}.") from None
 
 

@@ -86,8 +86,9 @@ class Weights:
         name = self._files.name
         if any(self._files.find(pickle) is not None for pickle in PICKLES):
             return CheckpointError(
-                f"{name}: holds pickled weights only, which can run code when they are read; headrace reads safetensors."
-                " If you trust them, convert them once: python -c \"from transformers import AutoModelForCausalLM as M;"
+                f"{name}: holds pickled weights only, which can run code when they are read; headrace reads"
+                " safetensors. If you trust them, convert them once:"
+                ' python -c "from transformers import AutoModelForCausalLM as M;'
                 f" M.from_pretrained('{name}').save_pretrained('converted')\""
             )
         return CheckpointError(f"{name}: no {SINGLE} and no {INDEX}, so there are no weights that headrace reads.")
@@ -96,7 +97,7 @@ class Weights:
         """Read the header of a file: the names, types and shapes of its tensors."""
         where = self._files.where(file_name)
         try:
-            opened = safetensors.safe_open(path, framework="pt")
+            opened: Any = safetensors.safe_open(path, framework="pt")
             names = list(opened.keys())
             parts = {name: opened.get_slice(name) for name in names}
         except (OSError, safetensors.SafetensorError) as problem:
