@@ -41,6 +41,8 @@ def _facts(checkpoint: Path, repo: str, licence: str) -> CardFacts:
         values = {key: values[key] for key in ("corpus", "parameters", "tokens_per_second") if key in values}
     config, environment = state.config.model_dump(), state.environment.model_dump()
     position = state.position
+    start = state.continues_from
     return CardFacts(
-        name_of(checkpoint), repo, licence, config, position.step, position.tokens, values, environment
+        name_of(checkpoint), repo, licence, config, position.step, position.tokens, values, environment,
+        base_model=start.name.partition("@")[0] if start else "", is_base_public=bool(start and start.kind == "hub"),
     )  # fmt: skip

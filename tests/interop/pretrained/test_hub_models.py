@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,8 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_files: dict[str, bytes]) -> Iterator[Hub]:
     with hub_stand_in() as stand_in:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", stand_in.address)
-        monkeypatch.setattr("huggingface_hub.file_download.constants.ENDPOINT", stand_in.address)
+        template = f"{stand_in.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 1)
@@ -67,8 +71,19 @@ def test_a_run_begins_from_a_hub_name(hub: Hub, tmp_path: Path) -> None:
     start = run.continues_from
     assert start is not None and (start.model, start.kind, start.revision) == ("me/mine", "hub", COMMIT)
     hub.status = 404
-    again = hr.train(**kept, **{"model.init": "me/mine", "run.resume": True, "training.max_steps": 3})
+    again = hr.train(**{**kept, "model.init": "me/mine", "run.resume": True, "training.max_steps": 3})
     assert again.steps == 3
+
+
+def test_hf_endpoint_is_honoured(hub: Hub, tmp_path: Path) -> None:
+    environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home")}
+    arguments = ("generate", "me/mine", "--prompt", "the", "--max-tokens", "2")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", *arguments], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("the")
+    assert hub.requests
 
 
 def test_a_tokenizer_by_its_hub_name(hub: Hub) -> None:
@@ -83,7 +98,7 @@ def test_what_is_in_the_cache_needs_no_hub(hub: Hub, monkeypatch: pytest.MonkeyP
     assert load_trained("me/mine").name == "mine"
     assert not hub.requests
     with pytest.raises(
-        HeadraceError, match="other/model: config.json not downloaded: it is not in the local hub cache"
+        HeadraceError, match=r"other/model: config.json not downloaded: it is not in the local hub cache"
     ):
         load_trained("other/model")
 
@@ -123,6 +138,7 @@ def test_repositories_without_what_is_needed(hub: Hub) -> None:
     weights = {name: content for name, content in hub.files.items() if "safetensors" in name}
     hub.files = {name: content for name, content in hub.files.items() if name not in weights}
     refused("holds pickled weights only", pytorch_model_bin=b"\x80")
+    assert not [request for request in hub.requests if request.startswith("GET") and "bin" in request]
     refused("no model.safetensors and no model.safetensors.index.json")
     with pytest.raises(HeadraceError, match="no such public repository"):
         load_trained("me/nothing")

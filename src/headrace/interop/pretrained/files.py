@@ -35,6 +35,10 @@ class ModelFiles(ABC):
     def find(self, file: str) -> Path | None:
         """Return a file on this disk; None if the model has no such file."""
 
+    def has(self, file: str) -> bool:
+        """Check whether the model has a file, without downloading it."""
+        return self.find(file) is not None
+
     def where(self, file: str) -> str:
         """Name a file in a message."""
         return f"{self.name}/{file}"
@@ -87,6 +91,15 @@ class HubFiles(ModelFiles):
             return None
         except (errors.HTTPError, OSError, ValueError, RuntimeError) as problem:
             raise self._failed(file, problem) from None
+
+    def has(self, file: str) -> bool:
+        from huggingface_hub import HfApi, constants
+
+        try:
+            api = HfApi(endpoint=constants.ENDPOINT)
+            return self._is_online and api.file_exists(self._repo, file, revision=self.revision or None)
+        except Exception:  # whatever its client raises: this only chooses between two messages
+            return False
 
     def _failed(self, file: str, problem: Exception) -> HeadraceError:
         from huggingface_hub import constants

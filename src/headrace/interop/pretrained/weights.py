@@ -84,7 +84,7 @@ class Weights:
 
     def _missing(self) -> CheckpointError:
         name = self._files.name
-        if any(self._files.find(pickle) is not None for pickle in PICKLES):
+        if any(self._files.has(pickle) for pickle in PICKLES):
             return CheckpointError(
                 f"{name}: holds pickled weights only, which can run code when they are read; headrace reads"
                 " safetensors. If you trust them, convert them once:"
