@@ -1,14 +1,20 @@
-"""A small stand-in for the hub's HTTP interface: repositories in memory, and answers that go wrong on demand."""
+"""A small stand-in for the hub's HTTP interface: one repository in memory, and answers that go wrong on demand.
+
+What is pushed can be downloaded again: files of the repository are at OWNER/NAME/resolve/REVISION/FILE.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+COMMIT = "a" * 40
 
 
 class Hub(ThreadingHTTPServer):
@@ -21,10 +27,18 @@ class Hub(ThreadingHTTPServer):
         self.status = 200
         self.fails_at = ""
         """A part of the path at which `status` is answered; empty: at every path."""
+        self.repo = "me/mine"
         self.files: dict[str, bytes] = {}
+        self.requests: list[str] = []
+        """The downloads that were asked for."""
+        self.cut_after = 0
+        """Bytes after which the connection ends in the middle of a download; 0: it does not."""
         self.objects: dict[str, bytes] = {}
         self.created: dict[str, Any] = {}
         self.released = threading.Event()
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of clients that went away: tests make them."""
 
     @property
     def address(self) -> str:
@@ -65,8 +79,41 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({})
 
     def do_GET(self) -> None:
-        if not self._goes_wrong():
+        if self._goes_wrong():
+            return
+        if "/resolve/" in self.path:
+            self._send_file(with_body=True)
+        else:
             self._answer({"id": "me/mine", "name": "me", "type": "user", "orgs": []})
+
+    def do_HEAD(self) -> None:
+        if not self._goes_wrong():
+            self._send_file(with_body=False)
+
+    def _send_file(self, with_body: bool) -> None:
+        """Send a file of the repository as the hub does: with its commit and its ETag, in ranges if asked to."""
+        self.server.requests.append(f"{self.command} {self.path}")
+        repo, _, rest = self.path.lstrip("/").partition("/resolve/")
+        revision, _, name = rest.partition("?")[0].partition("/")
+        content = self.server.files.get(name)
+        is_there = repo == self.server.repo and revision in ("main", COMMIT)
+        if content is None or not is_there:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound" if is_there else "RepoNotFound")
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        cut = self.server.cut_after if with_body else 0
+        self.send_response(200)
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content[:cut] if cut else content)
+            if cut:
+                self.close_connection = True
 
     def _commit(self, lines: list[dict[str, Any]]) -> None:
         for line in lines:
@@ -75,8 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 self.server.files[value["path"]] = self.server.objects[value["oid"]]
-        oid = "a" * 40
-        self._answer({"success": True, "commitOid": oid, "commitUrl": f"{self.server.address}/me/mine/commit/{oid}"})
+        commit = {"commitOid": COMMIT, "commitUrl": f"{self.server.address}/me/mine/commit/{COMMIT}"}
+        self._answer({"success": True, **commit})
 
     def _goes_wrong(self) -> bool:
         if self.server.status == 200 or self.server.fails_at not in self.path:
@@ -93,7 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""

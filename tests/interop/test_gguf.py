@@ -73,11 +73,21 @@ def greedy(model: Any, prompt: list[int], num_tokens: int, never: int) -> tuple[
     return ids[len(prompt) :], steps
 
 
-@pytest.mark.parametrize("spec", ["bpe:400", "char", "byte"])
-@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
-def test_llama_cpp_computes_what_transformers_does(tmp_path: Path, arch: str, spec: str) -> None:
+GROUPED = {"num_kv_heads": 2, "head_dim": 24, "norm_epsilon": 1e-4, "rope_theta": 50_000.0}
+
+
+@pytest.mark.parametrize(
+    ("arch", "spec", "changes"),
+    [
+        *((arch, spec, {}) for arch in ("gpt2", "qwen3", "llama") for spec in ("bpe:400", "char", "byte")),
+        *((arch, "bpe:400", GROUPED) for arch in ("qwen3", "llama")),
+    ],
+)
+def test_llama_cpp_computes_what_transformers_does(
+    tmp_path: Path, arch: str, spec: str, changes: dict[str, Any]
+) -> None:
     transformers = pytest.importorskip("transformers")
-    checkpoint, _, tokenizer = make_checkpoint(tmp_path, arch, spec)
+    checkpoint, _, tokenizer = make_checkpoint(tmp_path, arch, spec, **changes)
     llama = LlamaCpp(export_gguf(checkpoint).model, CONTEXT)
     for text in NASTY:
         ids = tokenizer.encode(text).tolist()
@@ -196,7 +206,7 @@ def test_what_gguf_cannot_express_is_refused_by_name(changes: dict[str, Any], re
 def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, *_ = make_checkpoint(tmp_path, "qwen3", "byte")
     monkeypatch.delitem(gguf._DESCRIBE, "qwen3")
-    with pytest.raises(UsageError, match=r"model.arch qwen3: GGUF export knows gpt2 only"):
+    with pytest.raises(UsageError, match=r"model.arch qwen3: GGUF export knows gpt2, llama only"):
         export_gguf(checkpoint)
 
 

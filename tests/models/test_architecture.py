@@ -17,11 +17,18 @@ from headrace.perf.memory import estimated_activation_bytes_per_token, weight_co
 from headrace.training.activations import LENGTH, activation_bytes_per_token, kept_bytes
 from headrace.training.execution import Execution, Precision
 
+ROTARY = ("llama", "qwen3")
+GROUPED = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 72}
 VARIATIONS: list[dict[str, Any]] = [{}, {"bias": False}, {"tie_embeddings": False}, {"d_ff": 96, "num_heads": 2}]
 
 
-@pytest.mark.parametrize("arch", architecture_names())
-@pytest.mark.parametrize("variation", VARIATIONS, ids=str)
+@pytest.mark.parametrize(
+    ("arch", "variation"),
+    [
+        *((arch, variation) for arch in architecture_names() for variation in VARIATIONS),
+        *((arch, GROUPED) for arch in ROTARY),
+    ],
+)
 def test_counts_and_matrices_are_those_of_the_network(arch: str, variation: dict[str, Any]) -> None:
     config = ModelConfig(arch=arch, d_model=64, num_layers=2, vocab_size=400, context=32, **variation)
     network = build(config)
@@ -33,11 +40,17 @@ def test_counts_and_matrices_are_those_of_the_network(arch: str, variation: dict
     assert counts.block_weights == 2 * sum(rows * columns for rows, columns in matrices.values())
 
 
-@pytest.mark.parametrize("arch", architecture_names())
+@pytest.mark.parametrize(
+    "arch",
+    [*({"arch": name} for name in architecture_names()), *({"arch": name, **GROUPED} for name in ROTARY)],
+    ids=str,
+)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("attention", ["fused", "products"])
-def test_activations_are_estimated_near_what_is_counted(arch: str, precision: Precision, attention: Attention) -> None:
-    config = ModelConfig(arch=arch, d_model=256, num_layers=4, vocab_size=257, context=64)
+def test_activations_are_estimated_near_what_is_counted(
+    arch: dict[str, Any], precision: Precision, attention: Attention
+) -> None:
+    config = ModelConfig(**arch, d_model=256, num_layers=4, vocab_size=257, context=64)
     network = build(config)
     execution = Execution(1, precision, attention=attention)
     per_token = activation_bytes_per_token(network, execution, LENGTH)

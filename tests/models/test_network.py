@@ -23,7 +23,15 @@ SHAPES: list[dict[str, Any]] = [
     {"arch": "gpt2", "tie_embeddings": False},
     {"arch": "qwen3"},
     {"arch": "qwen3", "tie_embeddings": False, "d_ff": 96, "num_heads": 2},
+    {"arch": "qwen3", "num_kv_heads": 2, "head_dim": 24, "norm_epsilon": 1e-5, "rope_theta": 1e6},
+    {"arch": "llama"},
+    {"arch": "llama", "tie_embeddings": False, "num_kv_heads": 1, "head_dim": 8, "norm_epsilon": 1e-6},
+    {"arch": "gpt2", "norm_epsilon": 1e-3},
 ]
+ARCHITECTURES: list[dict[str, Any]] = [
+    {"arch": "gpt2"}, {"arch": "qwen3"}, {"arch": "qwen3", "num_kv_heads": 2, "head_dim": 24}, {"arch": "llama"},
+    {"arch": "llama", "num_kv_heads": 2},
+]  # fmt: skip
 
 
 def config(**changes: Any) -> ModelConfig:
@@ -55,9 +63,9 @@ def missing_biases(shape: dict[str, Any]) -> int:
     return 0 if shape.get("bias", True) else 2 * (4 * 64 + 256 + 64) + 5 * 64
 
 
-@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
-def test_packed_documents_do_not_see_each_other(arch: str) -> None:
-    network = build(config(arch=arch), seed=1)
+@pytest.mark.parametrize("shape", ARCHITECTURES, ids=str)
+def test_packed_documents_do_not_see_each_other(shape: dict[str, Any]) -> None:
+    network = build(config(**shape), seed=1)
     tokens = torch.randint(400, (1, 20))
     documents = torch.tensor([[1] * 7 + [2] * 10 + [0] * 3])
     with torch.no_grad():
@@ -67,9 +75,9 @@ def test_packed_documents_do_not_see_each_other(arch: str) -> None:
     assert document_positions(documents).tolist() == [[*range(7), *range(10), *range(3)]]
 
 
-@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
-def test_decoding_with_a_cache_is_the_same(arch: str) -> None:
-    network = build(config(arch=arch), seed=1)
+@pytest.mark.parametrize("shape", ARCHITECTURES, ids=str)
+def test_decoding_with_a_cache_is_the_same(shape: dict[str, Any]) -> None:
+    network = build(config(**shape), seed=1)
     tokens = torch.randint(400, (2, 20))
     with torch.no_grad():
         whole = network(tokens)
@@ -79,12 +87,12 @@ def test_decoding_with_a_cache_is_the_same(arch: str) -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("arch", ["gpt2", "qwen3"])
-def test_what_is_left_to_the_compiler_is_the_same(arch: str) -> None:
+@pytest.mark.parametrize("shape", ARCHITECTURES, ids=str)
+def test_what_is_left_to_the_compiler_is_the_same(shape: dict[str, Any]) -> None:
     """Code for torch.compile is in PyTorch's own operations; here it runs as it is."""
     tokens, results = torch.arange(64).view(2, 32), []
     for kernels in (Kernels(), Kernels(compile=True)):
-        network = build(config(arch=arch), seed=1)
+        network = build(config(**shape), seed=1)
         hidden = network(tokens, kernels=kernels)
         hidden.pow(3).mean().backward()
         gradients = [parameter.grad.flatten() for parameter in network.parameters() if parameter.grad is not None]

@@ -19,7 +19,7 @@ from headrace.run.machine import FORMAT, remembered_machine
 from headrace.run.remembered_scaling import FORMAT as SCALING_FORMAT
 from headrace.run.remembered_scaling import _path as scaling_path
 from headrace.run.remembered_scaling import remembered_scaling
-from headrace.run.saved_model import find_checkpoint
+from headrace.run.start.find import find_checkpoint
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.restore import read_state
 from tests.conftest import make_text

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.jobs.train import train
 from headrace.run.pretraining import Pretraining
-from headrace.run.saved_model import find_checkpoint
+from headrace.run.start.find import find_checkpoint
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 

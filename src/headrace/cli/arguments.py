@@ -39,6 +39,13 @@ Preset = Annotated[
     str,
     typer.Option(help=f"A named configuration to start from: {', '.join(PRESETS)}.", autocompletion=complete_preset),
 ]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A run directory, a checkpoint in one, a folder that transformers saved, or a hub name (OWNER/NAME).",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 LAST_RUN = Path("runs/last")
 """The run that commands take where none is named."""

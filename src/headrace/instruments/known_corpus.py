@@ -12,8 +12,10 @@ from headrace.data.config import DataConfig
 from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.loader import Loader
+from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary, given_cache, tokenizer_spec, training_mixture, training_sources
+from headrace.run.start.settle import settle_model
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
 TIMED_BATCHES = 8
@@ -31,10 +33,11 @@ class KnownCorpus:
 
 def complete_from_corpus(config: Config, assumptions: list[str]) -> KnownCorpus:
     """Fill in the vocabulary and the context, and return what is known of the corpus."""
+    beginning = settle_model(config)
     model, data = config.model, config.data
     sources = training_sources(config)
     spec = tokenizer_spec(config)
-    cache = given_cache(config) or _finished_cache(sources, spec, data)
+    cache = given_cache(config) or _finished_cache(sources, beginning.tokenizer if beginning else spec, data)
     if not model.vocab_size:
         model.vocab_size = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec)
         if cache is None and not spec.startswith("bpe:"):
@@ -61,9 +64,9 @@ def time_loader(config: Config, cache: Cache) -> float:
         return (time.perf_counter() - began) / TIMED_BATCHES / max(1, data.num_workers)
 
 
-def _finished_cache(sources: list[Source], spec: str, data: DataConfig) -> Cache | None:
+def _finished_cache(sources: list[Source], tokenizer: str | Tokenizer, data: DataConfig) -> Cache | None:
     folder = data.cache_dir
-    path = Path(folder) if folder else default_cache_dir(sources, spec, data.special_tokens_in_text)
+    path = Path(folder) if folder else default_cache_dir(sources, tokenizer, data.special_tokens_in_text)
     if not Cache.is_cache(path):
         return None
     cache = Cache.open(path)

@@ -283,6 +283,8 @@ def other_result_options(config: Config) -> Iterator[Option]:
         yield Option({"training.precision": "bfloat16"}, True, "lower-precision matrix products")
     else:
         yield Option({"training.precision": "float32"}, True, "higher-precision matrix products")
+    if model.init:  # its shape is given
+        return
     if model.num_layers > 1:
         yield Option({"model.num_layers": model.num_layers // 2}, True, "a smaller model")
     if model.num_heads % 2 == 0 and model.d_model >= 128 and model.d_model % 4 == 0:

@@ -12,6 +12,7 @@ from headrace.machine.contention import is_disturbed
 from headrace.run.config import Config, RunConfig
 from headrace.run.directory import read_run_config
 from headrace.run.remembered_scaling import Scaling, remember_scaling, remembered_scaling
+from headrace.run.start.settle import settled
 
 
 def best_processes(config: Config, warn: Callable[[str], None] = lambda text: None) -> int:
@@ -25,6 +26,7 @@ def best_processes(config: Config, warn: Callable[[str], None] = lambda text: No
     ways = ways_for_all(len(usable_cores()), sequences)
     if len(ways) == 1:
         return ways[0].processes
+    config = settled(config)
     speeds = _known_speeds(remembered_scaling(config))
     if not speeds.keys() >= set(ways):
         scaling = scale(config, ways, num_steps=1, num_repeats=2)

@@ -101,6 +101,11 @@ class Search:
         self._given, self._minutes = given, minutes
         self.runs: list[ShortRun] = []
         self._misfit: UsageError | None = None
+        if given.values.get("model.init"):
+            raise UsageError(
+                "plan --minutes proposes a network, and model.init brings one along. Leave one of them out: without"
+                " --minutes, `headrace plan` says what continuing costs."
+            )
         base = _without_shape(given)
         cache = given_cache(base)
         if cache is not None:

@@ -134,7 +134,7 @@ def _job(config: Config, num_steps: int) -> dict[str, Any]:
         training = training.model_copy(update={"engine": "torch"})
     execution = quick_execution(model, training)
     return {
-        "model": model.model_dump(),
+        "model": model.shape(),
         "training": training.model_dump(),
         "sharding": config.run.sharding,
         "timeout_seconds": config.run.timeout_seconds,

@@ -24,6 +24,7 @@ from headrace.models.network import build
 from headrace.run.config import Config
 from headrace.run.corpus import open_training
 from headrace.run.memory import memory_limit
+from headrace.run.start.settle import settle_model
 from headrace.training.autotune import choose_execution
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
@@ -82,7 +83,8 @@ class _Bench:
         if training.threads:
             torch.set_num_threads(training.threads)
         self._config = config
-        self._loader = open_training(config)
+        beginning = settle_model(config)
+        self._loader = open_training(config, tokenizer=beginning.tokenizer if beginning else None)
         network = build(config.model, training.seed).to(best_device())
         optimizer = Optimizer(network, training)
         if is_chosen:

@@ -23,8 +23,10 @@ from headrace.errors import UsageError
 from headrace.files import sync_directory, temporary_beside, writing_failed
 from headrace.interop.extras import require
 from headrace.interop.gguf_vocabulary import Vocabulary, make_vocabulary
+from headrace.models.config import ModelConfig
 from headrace.models.network import Network
 
+Values = npt.NDArray[np.float32]
 GgufType = Literal["f32", "f16", "bf16", "q8_0"]
 GGUF_TYPES: tuple[str, ...] = get_args(GgufType)
 
@@ -47,7 +49,7 @@ def write_gguf(path: Path, network: Network, tokenizer: Tokenizer, kind: str, fa
     gguf = require("gguf", "gguf")
     arch = network.config.arch
     if arch not in _DESCRIBE:
-        raise UsageError(f"model.arch {arch}: GGUF export knows {' and '.join(sorted(_DESCRIBE))} only.")
+        raise UsageError(f"model.arch {arch}: GGUF export knows {', '.join(sorted(_DESCRIBE))} only.")
     vocabulary = make_vocabulary(tokenizer, network.config.vocab_size)
     tensors = _named_tensors(gguf, network)
     with _whole_or_not_there(path) as temporary:
@@ -93,6 +95,12 @@ def _describe_gpt2(writer: Any, config: dict[str, Any]) -> None:
     writer.add_layer_norm_eps(config["layer_norm_epsilon"])
 
 
+def _describe_llama(writer: Any, config: dict[str, Any]) -> None:
+    _describe_qwen3(writer, config)
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_vocab_size(config["vocab_size"])
+
+
 def _describe_qwen3(writer: Any, config: dict[str, Any]) -> None:
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -106,14 +114,18 @@ def _describe_qwen3(writer: Any, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(config["rope_theta"])
 
 
-_DESCRIBE: dict[str, Callable[[Any, dict[str, Any]], None]] = {"gpt2": _describe_gpt2, "qwen3": _describe_qwen3}
+_DESCRIBE: dict[str, Callable[[Any, dict[str, Any]], None]] = {
+    "gpt2": _describe_gpt2, "llama": _describe_llama, "qwen3": _describe_qwen3
+}  # fmt: skip
 _FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
 
 
 def _add_facts(writer: Any, facts: GgufFacts, file_type: int) -> None:
     writer.add_type("model")
     writer.add_name(facts.name)
-    writer.add_description(f"Trained with headrace {facts.headrace_version} on {facts.training_tokens:,} tokens.")
+    trained = f"Trained with headrace {facts.headrace_version} on {facts.training_tokens:,} tokens."
+    converted = f"Converted with headrace {facts.headrace_version}."
+    writer.add_description(trained if facts.training_steps else converted)
     writer.add_file_type(file_type)
     writer.add_quantization_version(2)
     writer.add_string("headrace.version", facts.headrace_version)
@@ -138,20 +150,36 @@ def _add_vocabulary(writer: Any, vocabulary: Vocabulary, tokenizer: Tokenizer) -
 # Weights
 
 
-def _named_tensors(gguf: Any, network: Network) -> dict[str, npt.NDArray[np.float32]]:
+def _named_tensors(gguf: Any, network: Network) -> dict[str, Values]:
     """Return views of the weights under llama.cpp's names; linear layers have their outputs first."""
     config = network.config
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, config.arch.upper()), config.num_layers)
-    tensors: dict[str, npt.NDArray[np.float32]] = {}
+    tensors: dict[str, Values] = {}
     for name, tensor in network.hugging_face_tensors().items():
         values = tensor.detach().cpu().numpy()
-        # transformers' GPT-2 keeps the weights of its linear layers with their inputs first.
-        is_conv1d = config.arch == "gpt2" and name.startswith("transformer.h.") and values.ndim == 2
-        tensors[names.get_name(name, (".weight", ".bias"))] = values.T if is_conv1d else values
+        turned = _TURN[config.arch](name, values, config) if config.arch in _TURN else values
+        tensors[names.get_name(name, (".weight", ".bias"))] = turned
     return tensors
 
 
-def _write_tensors(gguf: Any, writer: Any, tensors: dict[str, npt.NDArray[np.float32]], kind: str) -> None:
+def _turn_gpt2(name: str, values: Values, _: ModelConfig) -> Values:
+    """Transpose the linear layers, which transformers' GPT-2 keeps with their inputs first."""
+    return values.T if name.startswith("transformer.h.") and values.ndim == 2 else values
+
+
+def _turn_llama(name: str, values: Values, config: ModelConfig) -> Values:
+    """Interleave the rows of queries and keys: llama.cpp rotates neighbours, transformers the halves of a head."""
+    heads = {"q_proj": config.heads, "k_proj": config.kv_heads}.get(name.split(".")[-2])
+    if heads is None:
+        return values
+    return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+
+
+_TURN: dict[str, Callable[[str, Values, ModelConfig], Values]] = {"gpt2": _turn_gpt2, "llama": _turn_llama}
+"""How weights lie in a GGUF file, where not as in transformers."""
+
+
+def _write_tensors(gguf: Any, writer: Any, tensors: dict[str, Values], kind: str) -> None:
     types = {name: _type_of(gguf, name, values, kind) for name, values in tensors.items()}
     for name, values in tensors.items():
         block, block_bytes = gguf.GGML_QUANT_SIZES[types[name]]
@@ -168,7 +196,7 @@ def _write_tensors(gguf: Any, writer: Any, tensors: dict[str, npt.NDArray[np.flo
     writer.flush()
 
 
-def _type_of(gguf: Any, name: str, values: npt.NDArray[np.float32], kind: str) -> Any:
+def _type_of(gguf: Any, name: str, values: Values, kind: str) -> Any:
     """Return the type to store a tensor in: vectors and positions stay exact, and rows that Q8_0 cannot cut are F16."""
     if values.ndim == 1 or name.startswith("position_embd"):
         return gguf.GGMLQuantizationType.F32

@@ -32,18 +32,25 @@ class CardFacts:
     summary: Mapping[str, Any]
     """summary.json of the run; empty where the run has not ended."""
     environment: Mapping[str, Any]
+    base_model: str = ""
+    """The model that training began from, as others may read it; empty: random weights."""
+    is_base_public: bool = False
+    """Whether that is a name of the hub."""
 
 
 def model_card(facts: CardFacts) -> str:
     """Return README.md of a model repository, with the metadata that the hub reads at its beginning."""
-    metadata = {
+    metadata: dict[str, Any] = {
         "license": facts.license, "library_name": "transformers", "pipeline_tag": "text-generation",
         "tags": ["headrace"],
     }  # fmt: skip
+    if facts.is_base_public:
+        metadata["base_model"] = facts.base_model
+    began = f"that goes on from {facts.base_model}, trained further" if facts.base_model else "trained from scratch"
     parts = [
         f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---\n",
         f"# {facts.name}\n",
-        f"A language model trained from scratch with headrace, on {facts.num_tokens:,} tokens"
+        f"A language model {began} with headrace, on {facts.num_tokens:,} tokens"
         f" ({facts.num_steps:,} updates). It continues text; it was not taught to follow instructions.\n",
         "```python\nfrom transformers import pipeline\n\n"
         f'write = pipeline("text-generation", model="{facts.repo}")\nprint(write("Once")[0]["generated_text"])\n```\n',

@@ -9,6 +9,7 @@ from headrace.data.cache.open import default_cache_dir
 from headrace.data.corpus.sources import standard_library
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, given_cache, tokenizer_spec, training_sources
+from headrace.run.start.settle import settle_model
 from headrace.training.schedule import DEFAULT_MINUTES
 
 MEASURED = "measured when the run begins"
@@ -47,13 +48,16 @@ def resolve(layers: Layers) -> dict[str, Setting]:
 def settle(config: Config) -> dict[str, Any]:
     """Return what a run uses for each value that is left open, as far as it is known before the run."""
     config = config.model_copy(deep=True)
+    beginning = settle_model(config)
     model, training, data = config.model, config.training, config.data
     cache = given_cache(config)
     spec = tokenizer_spec(config)
     vocabulary = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec) if spec.startswith("bpe:") else None
     sources = training_sources(config)
-    place = cache.path if cache else default_cache_dir(sources, spec, data.special_tokens_in_text)
+    tokenizer = beginning.tokenizer if beginning else spec
+    place = cache.path if cache else default_cache_dir(sources, tokenizer, data.special_tokens_in_text)
     used: dict[str, Any] = {
+        **({f"model.{key}": value for key, value in model.shape().items()} if beginning else {}),
         "model.num_heads": model.heads,
         "model.d_ff": model.feed_forward,
         "model.vocab_size": model.vocab_size or vocabulary or "as many as the tokenizer has",

@@ -11,7 +11,7 @@ from headrace.errors import UsageError
 from headrace.files import write_atomically
 from headrace.generation.sampling import Sampling
 from headrace.interop.gguf import GGUF_TYPES, GgufFacts, write_gguf
-from headrace.run.saved_model import TrainedModel, load_trained, run_of
+from headrace.run.saved_model import TrainedModel, load_trained
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,16 @@ class Exported:
     """What the other programs do in another way; empty if there is nothing to say."""
 
 
-def export_gguf(run: Path, kind: str = "f32", out: Path | None = None) -> Exported:
-    """Write the model of a run or a checkpoint as a GGUF file, and a Modelfile beside it.
+def export_gguf(model: str | Path, kind: str = "f32", out: Path | None = None) -> Exported:
+    """Write a model (a run, a checkpoint, a folder or a hub name) as a GGUF file, and a Modelfile beside it.
 
-    `out` is a folder, or the name of the file if it ends in .gguf; by default the folder `gguf` in the run directory.
+    `out` is a folder, or the name of the file if it ends in .gguf; by default the folder `gguf` in the run directory,
+    or here for a model of the hub.
     """
     if kind not in GGUF_TYPES:
         raise UsageError(f"--type {kind}: use one of {', '.join(GGUF_TYPES)}")
-    trained = load_trained(run)
-    folder = out or run_of(trained.checkpoint) / "gguf"
+    trained = load_trained(model)
+    folder = out or trained.folder / "gguf"
     path = folder if folder.suffix == ".gguf" else folder / f"{trained.name}-{kind}.gguf"
     facts = GgufFacts(trained.name, trained.num_tokens, trained.num_steps, metadata.version("headrace"))
     notice = write_gguf(path, trained.network, trained.tokenizer, kind, facts)

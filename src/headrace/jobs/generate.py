@@ -1,4 +1,4 @@
-"""Generate text from a run or a checkpoint."""
+"""Generate text with a model: of a run, a folder or the hub."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def generate(
 ) -> str | list[str]:
     """Return a text that a trained model continues a prompt with, prompt included; for several prompts, a list.
 
-    `run` is a run directory or a checkpoint in one; the model is loaded once for all prompts.
+    `run` is a run directory or a checkpoint in one, a folder that transformers saved, or a hub name (OWNER/NAME); the
+    model is loaded once for all prompts.
 
     >>> generate("runs/last", "ROMEO:", max_tokens=100)                                  # doctest: +SKIP
     >>> generate("runs/last", ["ROMEO:", "JULIET:"], temperature=0)                      # doctest: +SKIP
@@ -35,7 +36,7 @@ def generate(
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed)
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     check_prompts(prompts)
-    model = load_model(Path(run))
+    model = load_model(run)
     texts = [start + "".join(piece for (piece,) in stream_text(model, start, sampling)) for start in prompts]
     return texts[0] if isinstance(prompt, str) else texts
 

@@ -11,7 +11,7 @@ from headrace.interop.model_card import CardFacts, model_card
 from headrace.run.directory import read_record
 from headrace.run.records import Run
 from headrace.run.resume import read_checkpoint_state
-from headrace.run.saved_model import find_checkpoint, name_of, run_of
+from headrace.run.start.find import find_checkpoint, name_of, run_of
 
 MODEL_FILES = (
     "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
@@ -41,6 +41,8 @@ def _facts(checkpoint: Path, repo: str, licence: str) -> CardFacts:
         values = {key: values[key] for key in ("corpus", "parameters", "tokens_per_second") if key in values}
     config, environment = state.config.model_dump(), state.environment.model_dump()
     position = state.position
+    start = state.continues_from
     return CardFacts(
-        name_of(checkpoint), repo, licence, config, position.step, position.tokens, values, environment
+        name_of(checkpoint), repo, licence, config, position.step, position.tokens, values, environment,
+        base_model=start.name.partition("@")[0] if start else "", is_base_public=bool(start and start.kind == "hub"),
     )  # fmt: skip

@@ -10,6 +10,7 @@ from headrace.instruments.scaling import scale as measure
 from headrace.instruments.scaling import ways_to_scale
 from headrace.run.config import Config
 from headrace.run.remembered_scaling import Scaling, remember_scaling
+from headrace.run.start.settle import settled
 from headrace.units import plural
 
 
@@ -30,6 +31,7 @@ def scale(
             f" training.batch_size that they can divide, which {config.training.batch_size} is not on"
             f" {plural(cores or usable, 'core')}."
         )
+    config = settled(config)
     result = measure(config, ways, num_steps, num_repeats, projected)
     remember_scaling(config, result)
     return result

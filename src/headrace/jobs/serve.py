@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from headrace.machine.signals import on_stop_signals
-from headrace.run.saved_model import find_checkpoint, load_model, name_of
+from headrace.run.saved_model import load_trained
 from headrace.serve.engine import Engine
 from headrace.serve.server import ModelServer, is_loopback, open_server
 
@@ -18,12 +18,16 @@ TOKEN_VARIABLE = "HEADRACE_TOKEN"
 """The environment variable that sets the token of a server; without it, a new one is made at each start."""
 
 
-def serve(path: Path, host: str, port: int | None, show: Callable[[ModelServer], None]) -> None:
-    """Serve a run or a checkpoint until this process is asked to end; `show` is told once it can be used."""
+def serve(model: str | Path, host: str, port: int | None, show: Callable[[ModelServer], None]) -> None:
+    """Serve a model (a run, a checkpoint, a folder or a hub name) until this process is asked to end.
+
+    `show` is told once it can be used.
+    """
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not is_loopback(host):
         token = token or secrets.token_urlsafe(24)
-    engine = Engine(load_model(path), name_of(find_checkpoint(path)))
+    trained = load_trained(model)
+    engine = Engine((trained.network, trained.tokenizer), trained.name)
     with closing(engine), open_server(engine, host, port, token) as server:
         # A server stops between two looks for requests, and cannot wait for that in the handler of a signal.
         on_stop_signals(lambda: threading.Thread(target=server.shutdown).start())

@@ -21,6 +21,7 @@ from headrace.instruments.ladder import (
 )
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, prepare_training
+from headrace.run.start.settle import settle_model
 
 DEFAULT_MINUTES = 2.75
 HEADER = "# Written by headrace tune"
@@ -31,7 +32,8 @@ def tune(config: Config, minutes: float = DEFAULT_MINUTES, on_option: Callable[[
     config = config.model_copy(deep=True)
     if config.run.processes != 1:
         raise UsageError(f"run.processes {config.run.processes}: tuning measures one process. Add run.processes=1.")
-    cache = prepare_training(config, on_option)
+    beginning = settle_model(config)
+    cache = prepare_training(config, on_option, beginning.tokenizer if beginning else None)
     complete_model(config, cache.tokenizer)
     began = time.perf_counter()
     with Ladder(config, 60 * minutes, on_option) as ladder:

@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     import torch
 
     from headrace.models.config import ModelConfig
+    from headrace.models.hugging_face import HuggingFaceConfig
     from headrace.models.network import Network
 
 Part = Literal["embedding", "attention", "feed-forward", "norms", "head"]
@@ -24,7 +25,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 BlockPart = Literal["attention", "feed-forward"]
 BLOCK_PARTS: tuple[BlockPart, ...] = get_args(BlockPart)
 """The parts whose matrices are in blocks, which gradient checkpointing computes twice."""
-BUILT_IN = ("gpt2", "qwen3")
+BUILT_IN = ("gpt2", "llama", "qwen3")
 """Names of the architectures that headrace carries: each is the module of that name in this folder."""
 
 
@@ -47,14 +48,21 @@ class Matrix:
 class Architecture(ABC):
     """Everything that is true of one kind of network; counts, FLOPs, memory and optimizers derive from it.
 
-    What all kinds share is not repeated here: a token embedding, a head that is tied to it or not, and attention
-    whose heads are together as wide as the model.
+    What all kinds share is not repeated here: a token embedding, and a head that is tied to it or not.
     """
 
     name: str
     """What `model.arch` calls it."""
     native_kind: str | None = None
     """Kind of blocks by which the native library computes it (native/engine.py: KINDS); None if it cannot."""
+    hugging_face_types: tuple[str, ...] = ()
+    """Values of `model_type` in a config.json whose models this architecture computes exactly."""
+    default_epsilon: float = 1e-5
+    """Number that norms add before they divide, unless a model is given one."""
+    is_context_fixed: bool = True
+    """Whether the longest sequence is in the weights, as a table of positions is."""
+    has_grouped_heads: bool = False
+    """Whether heads may share keys and values (`model.num_kv_heads`), and be of any width (`model.head_dim`)."""
 
     @abstractmethod
     def default_feed_forward(self, d_model: int) -> int:
@@ -77,6 +85,20 @@ class Architecture(ABC):
 
         Precision is float32 or bfloat16. `training.activations` counts them on a network, to take the figures from.
         """
+
+    def why_not_native(self, config: ModelConfig) -> str:
+        """Return what of a shape the native library does not know; empty if it can compute it."""
+        if self.native_kind is None:
+            return f"the architecture {self.name}"
+        is_usual = config.epsilon == self.default_epsilon
+        return "" if is_usual else f"model.norm_epsilon={config.norm_epsilon:g}"
+
+    def read_hugging_face(self, values: HuggingFaceConfig) -> dict[str, Any]:
+        """Return the keys of `model` that a config.json of one of `hugging_face_types` stands for.
+
+        Raises `UnsupportedError` with the name of what this architecture does not compute.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def build(self, config: ModelConfig, generator: torch.Generator) -> Network:

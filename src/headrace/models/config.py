@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from headrace.models.architecture import check_name, find_architecture
+
+MAX_NEW_TOKENS = 65_536
 
 
 class ModelConfig(BaseModel):
@@ -17,11 +19,16 @@ class ModelConfig(BaseModel):
     )
 
     arch: Annotated[str, AfterValidator(check_name)] = "qwen3"
-    """gpt2: LayerNorm, GELU, learned positions. qwen3: RMSNorm, RoPE, QK-norm, SwiGLU; trains better."""
+    """gpt2: LayerNorm, GELU, learned positions. qwen3: RMSNorm, RoPE, QK-norm, SwiGLU; trains better. llama: qwen3
+    without QK-norm, to continue from models of that kind."""
     d_model: int = Field(default=256, ge=8, le=1 << 17)
     """Width of the network."""
     num_heads: int = Field(default=0, ge=0, le=1 << 17)
     """Attention heads; 0: one for every 64 of the width."""
+    num_kv_heads: int = Field(default=0, ge=0, le=1 << 17)
+    """qwen3 and llama: heads of keys and values, each shared by as many query heads; 0: as many as num_heads."""
+    head_dim: int = Field(default=0, ge=0, le=1 << 17)
+    """qwen3 and llama: width of one attention head; 0: d_model / num_heads."""
     num_layers: int = Field(default=4, ge=1, le=1000)
     """Number of blocks."""
     d_ff: int = Field(default=0, ge=0, le=1 << 20)
@@ -35,21 +42,42 @@ class ModelConfig(BaseModel):
     bias: bool = True
     """gpt2 only: whether linear layers and norms have biases (a model without is saved with biases of zero)."""
     rope_theta: float = Field(default=10_000.0, gt=0)
-    """qwen3 only: base of the rotary positions."""
+    """qwen3 and llama: base of the rotary positions."""
+    norm_epsilon: float = Field(default=0.0, ge=0, lt=1)
+    """Number that norms add before they divide; 0: the usual one, 1e-6 for qwen3, 1e-5 for the others."""
+    init: str = ""
+    """A model to continue from: a run, a folder with config.json and safetensors, or a hub name (OWNER/NAME). The
+    shape and the tokenizer are its own; empty: random weights."""
+    new_tokens: list[str] = Field(default_factory=list, max_length=MAX_NEW_TOKENS)
+    """With init: words or markers, such as <|user|>, that become one token each; they are added to its vocabulary."""
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
-        if self.num_heads and self.d_model % self.num_heads:
+        if self.init and not self.model_fields_set >= ModelConfig.model_fields.keys():
+            return self  # what is not given is the model's, and comes later
+        architecture = find_architecture(self.arch)
+        if self.num_heads and not self.head_dim and self.d_model % self.num_heads:
             near = min((n for n in range(1, self.d_model + 1) if self.d_model % n == 0), key=self._distance)
             raise ValueError(
                 f"num_heads {self.num_heads} does not divide d_model {self.d_model}; the nearest that does is"
                 f" model.num_heads={near}"
             )
-        find_architecture(self.arch).check(self)
+        if (self.head_dim or self.num_kv_heads) and not architecture.has_grouped_heads:
+            key = "head_dim" if self.head_dim else "num_kv_heads"
+            raise ValueError(f"{self.arch} has no {key}: its heads share d_model evenly. Leave model.{key} out.")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.heads}")
+        if self.new_tokens and not self.init:
+            raise ValueError("new_tokens are added to the vocabulary of a model: give model.init too")
+        architecture.check(self)
         return self
 
     def _distance(self, heads: int) -> int:
         return abs(heads - self.num_heads)
+
+    def shape(self) -> dict[str, Any]:
+        """Return the keys that decide what is computed, without those that say where the first weights come from."""
+        return self.model_dump(exclude={"init", "new_tokens"})
 
     @property
     def heads(self) -> int:
@@ -61,9 +89,24 @@ class ModelConfig(BaseModel):
         return next(even, 1)
 
     @property
-    def head_dim(self) -> int:
+    def kv_heads(self) -> int:
+        """The number of heads of keys and values."""
+        return self.num_kv_heads or self.heads
+
+    @property
+    def head_width(self) -> int:
         """The width of one attention head."""
-        return self.d_model // self.heads
+        return self.head_dim or self.d_model // self.heads
+
+    @property
+    def attention_width(self) -> int:
+        """The width of all query heads together: that of the model, unless head_dim is given."""
+        return self.heads * self.head_width
+
+    @property
+    def epsilon(self) -> float:
+        """The number that norms add before they divide."""
+        return self.norm_epsilon or find_architecture(self.arch).default_epsilon
 
     @property
     def feed_forward(self) -> int:

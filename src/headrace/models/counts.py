@@ -45,7 +45,7 @@ def count(config: ModelConfig, sequence_length: int) -> Counts:
         parameters[matrix.part] += layers * matrix.num_weights
     block_weights = sum(parameters.values())
     flops = {
-        "attention": 2.0 * parameters["attention"] + 2.0 * layers * sequence_length * width,
+        "attention": 2.0 * parameters["attention"] + 2.0 * layers * sequence_length * config.attention_width,
         "feed-forward": 2.0 * parameters["feed-forward"],
         "head": 2.0 * vocab * width,
     }

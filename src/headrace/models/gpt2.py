@@ -10,10 +10,14 @@ from torch import Tensor, nn
 from headrace.models.architecture import Architecture, Matrix, Part, register
 from headrace.models.attention import KeyValueCache, attend
 from headrace.models.config import ModelConfig
+from headrace.models.hugging_face import HuggingFaceConfig, UnsupportedError
 from headrace.models.kernels import Kernels
 from headrace.models.linear import Linear
 from headrace.models.network import Network
 from headrace.models.pointwise import gelu
+
+SAME_ACTIVATION = ("gelu_new", "gelu_pytorch_tanh")
+"""Names by which transformers calls GELU by its tanh formula."""
 
 
 class GPT2Architecture(Architecture):
@@ -21,6 +25,8 @@ class GPT2Architecture(Architecture):
 
     name = "gpt2"
     native_kind = "gpt2"
+    hugging_face_types = ("gpt2",)
+    default_epsilon = 1e-5
 
     def default_feed_forward(self, d_model: int) -> int:
         return 4 * d_model
@@ -48,6 +54,29 @@ class GPT2Architecture(Architecture):
         width, feed_forward = config.d_model, config.feed_forward
         return {"float32": 32 * width + 8 * feed_forward, "bfloat16": 20 * width + 4 * feed_forward}[precision]
 
+    def read_hugging_face(self, values: HuggingFaceConfig) -> dict[str, Any]:
+        activation = values.get("activation_function")
+        if activation not in (None, *SAME_ACTIVATION):
+            raise UnsupportedError(
+                f"the activation {activation!r:.80} (activation_function); headrace computes gelu_new"
+            )
+        if not values.flag("scale_attn_weights", True):
+            raise UnsupportedError("attention that is not scaled (scale_attn_weights)")
+        values.refuse_if_set("scale_attn_by_inverse_layer_idx", "attention that is scaled by the layer's number")
+        values.refuse_if_set("add_cross_attention", "cross-attention")
+        width = values.whole("n_embd")
+        return {
+            "d_model": width,
+            "num_heads": values.whole("n_head"),
+            "num_layers": values.whole("n_layer"),
+            "d_ff": values.whole("n_inner", 4 * width),
+            "vocab_size": values.whole("vocab_size"),
+            "context": values.whole("n_positions"),
+            "tie_embeddings": values.flag("tie_word_embeddings", True),
+            "norm_epsilon": values.number("layer_norm_epsilon", 1e-5),
+            "bias": True,
+        }
+
     def build(self, config: ModelConfig, generator: torch.Generator) -> Network:
         return GPT2(config, generator)
 
@@ -59,10 +88,10 @@ class Block(nn.Module):
         super().__init__()
         width, bias = config.d_model, config.bias
         self.heads = config.heads
-        self.attention_norm = nn.LayerNorm(width, bias=bias)
+        self.attention_norm = nn.LayerNorm(width, eps=config.epsilon, bias=bias)
         self.query_key_value = Linear(width, 3 * width, bias=bias)
         self.attention_out = Linear(width, width, bias=bias)
-        self.feed_forward_norm = nn.LayerNorm(width, bias=bias)
+        self.feed_forward_norm = nn.LayerNorm(width, eps=config.epsilon, bias=bias)
         self.up = Linear(width, config.feed_forward, bias=bias)
         self.down = Linear(config.feed_forward, width, bias=bias)
 
@@ -90,7 +119,7 @@ class GPT2(Network):
         super().__init__(config)
         self.positions = nn.Embedding(config.context, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.d_model, bias=config.bias)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.epsilon, bias=config.bias)
         self.draw_weights(generator, residual=("attention_out.weight", "down.weight"))
 
     def begin(self, tokens_BT: Tensor, positions: Tensor) -> tuple[Tensor, Any]:
@@ -102,7 +131,7 @@ class GPT2(Network):
             "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": c.vocab_size,
             "n_positions": c.context, "n_ctx": c.context, "n_embd": c.d_model, "n_layer": c.num_layers,
             "n_head": c.heads, "n_inner": c.feed_forward, "activation_function": "gelu_new",
-            "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+            "layer_norm_epsilon": c.epsilon, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
             "tie_word_embeddings": c.tie_embeddings,
         }  # fmt: skip
 

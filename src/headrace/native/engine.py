@@ -35,9 +35,8 @@ LAYER_TENSORS = (
 
 def why_not(config: ModelConfig) -> str:
     """Return why a network cannot be computed natively, in words for a person; empty if it can."""
-    if find_architecture(config.arch).native_kind is None:
-        return f"it does not know the architecture {config.arch}"
-    return why_missing()
+    lacking = find_architecture(config.arch).why_not_native(config)
+    return f"it does not know {lacking}" if lacking else why_missing()
 
 
 def sequences_at_once(num_sequences: int, sequence_length: int, num_threads: int) -> int:

@@ -55,7 +55,20 @@ def _what(run: RunRecord) -> str:
     model, counts = run.config.model, run.work.counts
     network = f"A {model.arch} network of {human_count(counts.num_parameters)} parameters"
     text = f" ({human_bytes(run.corpus.bytes)} of text)" if run.corpus else ""
-    return f"{network} ({model.num_layers} layers, {model.d_model} wide) learned from {_corpus_name(run)}{text}."
+    return (
+        f"{network} ({model.num_layers} layers, {model.d_model} wide){_beginning(run)} learned from"
+        f" {_corpus_name(run)}{text}."
+    )
+
+
+def _beginning(run: RunRecord) -> str:
+    """Say which model the run went on from; empty where it began from random weights."""
+    if not run.config.model.init:
+        return ""
+    start = run.summary.continues_from if run.summary else None
+    loss = start.validation_loss if start else None
+    began = "" if loss is None else f", whose loss on the text that was kept for validation was {loss:.3f},"
+    return f" that went on from {start.name if start else Path(run.config.model.init).name}{began}"
 
 
 def _corpus_name(run: RunRecord) -> str:

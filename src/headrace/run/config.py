@@ -122,8 +122,15 @@ class Layers:
         nested: dict[str, dict[str, Any]] = {}
         for key, value in self.values.items():
             section, _, name = key.partition(".")
+            if self._gives_way(key):
+                continue
             nested.setdefault(section, {})[name] = value
         return nested
+
+    def _gives_way(self, key: str) -> bool:
+        """Check whether a value of a preset is about the network or its tokenizer, which model.init brings along."""
+        is_brought = key.startswith("model.") or key == "data.tokenizer"
+        return is_brought and self.origins.get(key, "").startswith("preset ") and bool(self.values.get("model.init"))
 
     def _complaint(self, problem: ValidationError) -> str:
         first = problem.errors()[0]

@@ -19,6 +19,7 @@ from headrace.data.prepare import open_cache, prepare, prepare_share
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer, load_tokenizer
 from headrace.distributed.group import Group
 from headrace.errors import UsageError
+from headrace.models.architecture import find_architecture
 from headrace.run.config import Config
 from headrace.training.evaluate import Evaluator
 from headrace.training.execution import Execution
@@ -64,7 +65,10 @@ def mixture_weights(config: Config, sources: list[Source]) -> Weights | None:
 
 
 def tokenizer_spec(config: Config) -> str:
-    """Return the tokenizer: the given one, else BPE of the vocabulary size, else the default. Its key is set to it."""
+    """Return the tokenizer: the given one, else BPE of the vocabulary size, else the default. Its key is set to it.
+
+    Where `model.init` is given, the model's own tokenizer is used instead (`run/start/settle.py`).
+    """
     data, size = config.data, config.model.vocab_size
     data.tokenizer = data.tokenizer or (f"bpe:{size}" if size else DEFAULT_TOKENIZER)
     return data.tokenizer
@@ -86,7 +90,10 @@ def tokenizer_of_first(config: Config, num_sources: int) -> Tokenizer:
 
 
 def prepare_training(config: Config, activity: Activity = ignore, tokenizer: Tokenizer | None = None) -> Cache:
-    """Return the finished cache of the training text; it is tokenised now if that is not done yet."""
+    """Return the finished cache of the training text; it is tokenised now if that is not done yet.
+
+    `tokenizer`: the one to keep to, of a model or of a resumed run; None: as the configuration says.
+    """
     return given_cache(config) or prepare(
         training_sources(config),
         tokenizer or tokenizer_spec(config),
@@ -108,8 +115,8 @@ def expected_vocabulary(spec: str) -> int:
     return 257 if spec in ("byte", "char") else 32_000
 
 
-def prepare_corpus(config: Config, group: Group, activity: Activity = ignore, known: Tokenizer | None = None) -> None:
-    """Tokenise the whole corpus, before several processes train on it; `known` is the tokenizer of a resumed run.
+def prepare_corpus(config: Config, group: Group, activity: Activity = ignore, kept: Tokenizer | None = None) -> None:
+    """Tokenise the whole corpus, before several processes train on it; `kept` is the tokenizer to keep to, if any.
 
     All machines tokenise their shares at the same time; then rank 0 completes the cache, and then every other machine
     does. The last step finds everything done where machines share the cache folder; a machine with a folder of its own
@@ -117,7 +124,7 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore, kn
     """
     if given_cache(config) is not None:
         return
-    sources, tokenizer = training_sources(config), known or tokenizer_spec(config)
+    sources, tokenizer = training_sources(config), kept or tokenizer_spec(config)
     folder = config.data.cache_dir or None
     special = config.data.special_tokens_in_text
     if group.num_machines > 1:
@@ -128,7 +135,7 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore, kn
             prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
         group.wait_for_all("waiting for each machine to prepare its share of the corpus")
     if group.is_main:
-        prepare_training(config, activity, known)
+        prepare_training(config, activity, kept)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
         prepare(sources, tokenizer, folder, special_tokens_in_text=special)
@@ -144,7 +151,7 @@ def open_training(
 ) -> Loader:
     """Open a loader of the training text, which gives this rank its rows of every batch.
 
-    `tokenizer`: the one that a resumed run began with; None: the one that the configuration names.
+    `tokenizer`: the one to keep to, of a model or of a resumed run; None: as the configuration says.
     """
     return Loader(
         given_cache(config) or training_sources(config),
@@ -231,7 +238,9 @@ def complete_model(config: Config, tokenizer: Tokenizer) -> None:
     model.vocab_size = model.vocab_size or tokenizer.vocab_size
     model.context = model.context or config.training.sequence_length
     if config.training.sequence_length > model.context:
+        is_fixed = bool(model.init) and find_architecture(model.arch).is_context_fixed
+        larger = "" if is_fixed else f"model.context={config.training.sequence_length} or "
         raise UsageError(
             f"training.max_length {config.training.sequence_length} is above the model's context {model.context}. Use"
-            f" model.context={config.training.sequence_length} or training.max_length={model.context}."
+            f" {larger}training.max_length={model.context}."
         )

@@ -37,12 +37,14 @@ from headrace.run.session.evaluation import FIRST_TEXT_S, RunEvaluation
 from headrace.run.session.mixture import RunMixture, adopt_mixture
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
+from headrace.run.start.settle import Beginning, resume_model, settle_model
 from headrace.run.summary import Tally, recall
 from headrace.run.trackers.beside import open_trackers
 from headrace.stages import Stage
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
 from headrace.training.loop import BatchStream, Loop, StepInfo, StopWaiting
 from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.pauses import FEWEST_TOKENS, MOST_TOKENS, Due
 from headrace.training.restore import load_optimizer, load_weights
 from headrace.training.schedule import Limits, Position
 from headrace.training.step import TrainStep
@@ -66,10 +68,7 @@ class Pretraining:
         """A sentence that says why the run has nothing left to do; empty if there are steps to take."""
         self.notices: list[str] = []
         """Notices to show the user before the first step."""
-        self._scaling, self._machine = (
-            remembered_scaling(config),
-            remembered_machine(),
-        )  # before this process is pinned to cores
+        self._machine = remembered_machine()  # before this process is pinned to cores
         self.config = config.model_copy(deep=True)
         self._should_stop = should_stop
         keep_freed_memory(even_large=not self.config.training.memory_budget)
@@ -111,8 +110,9 @@ class Pretraining:
         self._checkpoints = Checkpoints(self.folder.path / "checkpoints")
         resume_from = checkpoint_to_resume(config.run.resume, self.folder, self._checkpoints, group)
         saved = read_checkpoint_state(resume_from) if resume_from else None
-        adopted = adopt_mixture(config, self.folder.path, saved)
+        adopted = adopt_mixture(config, self.folder.path, saved, self._settle_model(saved, resume_from))
         self.notices += adopted.notices
+        self._scaling = remembered_scaling(config)
         if saved is None:
             check_batch_size(config, group.world_size)
             self._begin_anew()
@@ -125,7 +125,9 @@ class Pretraining:
         """Steps at which the run ends; None where only time limits it."""
         position = saved.position if saved is not None else Position()
         self.counts = count(config.model, config.training.sequence_length)
-        self.run = Run(folder=self.folder.path, parameters=self.counts.num_parameters)
+        self.run = Run(
+            folder=self.folder.path, parameters=self.counts.num_parameters, continues_from=self._continues_from
+        )
         self.history = self.folder.history(position.step) if saved is not None else History()
         recall(self.run, position, self.history)
         if limits.is_over(position.step, position.elapsed_s, position.reserve_s):
@@ -139,17 +141,40 @@ class Pretraining:
         """Return the steps of a pass over the corpus where a limit needs them: counting tokenises all of it."""
         return self.loader.steps_per_epoch if self.config.training.num_epochs else 0
 
-    def _open_corpus(self, stack: ExitStack, tokenizer: Tokenizer | None) -> None:
+    def _settle_model(self, saved: CheckpointState | None, resume_from: Path | None) -> Tokenizer | None:
+        """Set the shape by the model that the run begins from, or as its checkpoint has it; return its tokenizer.
+
+        None where the run begins from random weights.
+        """
+        config, group = self.config, self.group
+        self._beginning: Beginning | None = None
+        self._continues_from = saved.continues_from if saved is not None else None
+        if saved is not None and resume_from is not None:
+            return resume_model(config, saved, resume_from)
+        if not config.model.init:
+            return None
+        self.activity(f"reading the model {config.model.init}")
+        if group.is_local_main:  # downloads it, where it comes from the hub
+            self._beginning = settle_model(config)
+        group.wait_for_all("waiting for each machine to read the model")
+        if not group.is_local_main:
+            self._beginning = settle_model(config)
+        assert self._beginning is not None
+        self._continues_from = self._beginning.record()
+        self.notices += [f"continuing from {config.model.init}", *self._beginning.notices]
+        return self._beginning.tokenizer
+
+    def _open_corpus(self, stack: ExitStack, kept: Tokenizer | None) -> None:
         """Open the training text and its tokenizer, and set the vocabulary size and the context by them.
 
-        `tokenizer`: the one to keep to; None: the one that the configuration names.
+        `kept`: the tokenizer to keep to; None: the one that the configuration names.
         """
         config, group = self.config, self.group
         if group.world_size > 1:
             # Before processes are pinned: tokenising uses all cores.
-            prepare_corpus(config, group, self.activity, tokenizer)
+            prepare_corpus(config, group, self.activity, kept)
             group.keep_to_own_cores()
-        self.loader = stack.enter_context(open_training(config, group.rank, group.world_size, self.activity, tokenizer))
+        self.loader = stack.enter_context(open_training(config, group.rank, group.world_size, self.activity, kept))
         check_same_corpus(self.loader.state(), group)
         self._batches: BatchStream = self._given_batches or self.loader
         self.tokenizer = self.loader.cache.tokenizer
@@ -158,8 +183,12 @@ class Pretraining:
     def _open_network(self, saved: CheckpointState | None, resume_from: Path | None) -> None:
         """Build or load the network, decide how to compute its steps, and open what only rank 0 needs."""
         config, group = self.config, self.group
+        if self._beginning is not None:
+            self._beginning.check()
         self.activity("building the network")
         self.network = build(config.model, config.training.seed).to(best_device())
+        if self._beginning is not None:
+            self._beginning.load_into(self.network)
         check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
         self.computing = RunComputing(
             config, self.network, self.loader, group, self.folder, self._machine, self._scaling, self._begin
@@ -269,6 +298,7 @@ class Pretraining:
             self.activity("writing a sample before training")
             run.first_sample = self._evaluation.first_text(inf if self.config.training.evaluate_every else FIRST_TEXT_S)
             recorder.add_text(0, run.first_sample)
+            self._judge_beginning()
         meter = EnergyMeter() if self.group.is_main and self.group.num_machines == 1 else None
         tally = Tally(run, self.counts.training_flops_per_token, self.history.losses, self._began, meter)
         self.activity(f"computing step {position.step + 1:,}")
@@ -293,6 +323,17 @@ class Pretraining:
         self.group.wait_for_all(
             "waiting for rank 0 to finish"
         )  # a process that leaves early would be taken for a lost one
+
+    def _judge_beginning(self) -> None:
+        """Evaluate the model that the run begins from, so that what training makes of it can be compared with it."""
+        training, record = self.config.training, self._continues_from
+        if record is None:
+            return
+        tokens = training.evaluation_tokens
+        if tokens == "auto":
+            tokens = MOST_TOKENS if training.evaluate_every else FEWEST_TOKENS
+        found = self._evaluation.evaluate(Due(tokens=tokens), tokens)
+        record.validation_loss = found.evaluation.loss if found.evaluation else None
 
     def _follow(self, info: StepInfo) -> None:
         """Settle how steps are computed when that is chosen; evaluations are computed in the same way."""
@@ -327,4 +368,5 @@ class Pretraining:
             peak_flops=self.computing.peak_flops,
             environment=Environment(**environment()),
             processes=self.group.world_size,
+            continues_from=self._continues_from,
         )

@@ -109,7 +109,7 @@ def remembered_scaling(config: Config) -> Scaling | None:
 
 def _path(config: Config) -> Path:
     """Return the file of a configuration, named by all that changes how long an update takes."""
-    model = {**config.model.model_dump(), "vocab_size": vocabulary_of(config), "context": 0}
+    model = {**config.model.shape(), "vocab_size": vocabulary_of(config), "context": 0}
     keys = (
         "batch_size",
         "max_length",

@@ -1,76 +1,76 @@
-"""A trained model, found in a run directory or a checkpoint and loaded with its tokenizer."""
+"""A trained model, found by what a user names it and loaded with its tokenizer."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.data.tokens.tokenizer_json import read_tokenizer_file
 from headrace.data.tokens.tokenizers import Tokenizer, from_json
 from headrace.errors import CheckpointError
-from headrace.files import pointed_to
 from headrace.models.counts import count
 from headrace.models.network import Network, build
-from headrace.run.resume import read_saved_model
-from headrace.training.checkpoint import Checkpoints
-from headrace.training.restore import STATE, check_weights_fill, load_weights
-
-
-def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint at a path, or the best (else the last) checkpoint of the run at it."""
-    if (path / STATE).exists():
-        return path
-    folder = path / "checkpoints"
-    for name in ("best", "last"):
-        if pointed_to(folder / name) is not None and (found := Checkpoints(folder).find(name)):
-            return found
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such run. Make it with: headrace train --out {path}")
-    raise CheckpointError(f"{path}: no checkpoint here yet. Wait until the run has saved one.")
+from headrace.run.start.find import (
+    TOKENIZER,
+    FoundModel,
+    check_vocabulary,
+    file_name,
+    find_model,
+    name_of,
+    run_of,
+)
+from headrace.training.restore import check_weights_fill, load_weights
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A network that was trained, its tokenizer, and how far it was trained."""
+    """A network that was trained, its tokenizer, and how far headrace trained it."""
 
-    checkpoint: Path
+    name: str
+    """The name of its run, folder or repository, as a file or a model can be called."""
+    folder: Path
+    """Where files that are made of it go: its run directory or folder, or here for a model of the hub."""
     network: Network
     tokenizer: Tokenizer
-    num_steps: int
-    num_tokens: int
-
-    @property
-    def name(self) -> str:
-        """The name of the run, as a file or a model can be called."""
-        return name_of(self.checkpoint)
+    num_steps: int = 0
+    num_tokens: int = 0
 
 
-def run_of(checkpoint: Path) -> Path:
-    """Return the run directory of a checkpoint; the checkpoint itself where it lies by itself."""
-    return checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else checkpoint
-
-
-def name_of(checkpoint: Path) -> str:
-    """Return the name of a checkpoint's run, as a file or a model can be called."""
-    return re.sub(r"[^\w.-]+", "-", run_of(checkpoint.resolve()).name, flags=re.ASCII).strip(".-") or "model"
-
-
-def load_trained(path: Path) -> TrainedModel:
-    """Load the model of a run or a checkpoint, once every file of the checkpoint has been checked."""
-    checkpoint = find_checkpoint(path)
-    saved = read_saved_model(checkpoint)
+def load_trained(given: str | Path) -> TrainedModel:
+    """Load a model: of a run or a checkpoint, every file of which is checked; of a folder; or of the hub."""
+    found = find_model(given)
+    if found.checkpoint is None or found.saved is None:
+        return _load_foreign(found)
+    checkpoint, saved = found.checkpoint, found.saved
     model, data = saved.config.model, saved.config.data
     check_weights_fill(checkpoint, count(model, model.context).num_parameters)
     network = build(model)
     load_weights(checkpoint, network)
-    file = checkpoint / "tokenizer.json"
+    file = checkpoint / TOKENIZER
     tokenizer = from_json(data.tokenizer, read_tokenizer_file(file), str(file))
     tokenizer = replace(tokenizer, special_tokens_in_text=data.special_tokens_in_text)
-    return TrainedModel(checkpoint, network.eval(), tokenizer, saved.position.step, saved.position.tokens)
+    position = saved.position
+    return TrainedModel(
+        name_of(checkpoint), run_of(checkpoint), network.eval(), tokenizer, position.step, position.tokens
+    )
 
 
-def load_model(path: Path) -> tuple[Network, Tokenizer]:
-    """Load the network and the tokenizer of a run or a checkpoint."""
-    trained = load_trained(path)
+def load_model(given: str | Path) -> tuple[Network, Tokenizer]:
+    """Load the network and the tokenizer of a model."""
+    trained = load_trained(given)
     return trained.network, trained.tokenizer
+
+
+def _load_foreign(found: FoundModel) -> TrainedModel:
+    """Load a model that headrace did not train."""
+    tokenizer = found.tokenizer()
+    if tokenizer is None:
+        raise CheckpointError(f"{found.given}: has no {TOKENIZER}, by which text becomes tokens.")
+    check_vocabulary(found, found.read_tokenizer_text())
+    found.model.check_size()
+    model = found.model.config
+    network = build(model.model_copy(update={"vocab_size": max(model.vocab_size, tokenizer.vocab_size)}))
+    found.model.load_into(network)
+    is_hub = found.kind == "hub"
+    name = file_name(found.given.partition("@")[0].rpartition("/")[2]) if is_hub else name_of(Path(found.given))
+    return TrainedModel(name, Path() if is_hub else Path(found.given), network.eval(), tokenizer)

@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from headrace.cli import display
-from headrace.cli.arguments import AsJson
+from headrace.cli.arguments import AsJson, Model
 from headrace.errors import UsageError
 from headrace.jobs.export import export_gguf
 from headrace.units import human_bytes
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a checkpoint in one.")],
+    run: Model,
     gguf: Annotated[
         bool, typer.Option("--gguf", help="Write a GGUF file, for llama.cpp and Ollama, and a Modelfile beside it.")
     ] = False,

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli import display
-from headrace.cli.arguments import AsJson
+from headrace.cli.arguments import AsJson, Model
 
 if TYPE_CHECKING:
     from headrace.generation.sampling import Sampling
@@ -24,7 +23,7 @@ Continue = Callable[[str, "Sampling"], Iterator[list[str]]]
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a checkpoint in one.")],
+    run: Model,
     prompt: Annotated[
         list[str] | None,
         typer.Option(

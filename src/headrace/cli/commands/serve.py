@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
@@ -11,14 +10,14 @@ import typer
 from rich.markup import escape
 
 from headrace.cli import display
-from headrace.cli.arguments import AsJson
+from headrace.cli.arguments import AsJson, Model
 from headrace.jobs.serve import TOKEN_VARIABLE
 from headrace.jobs.serve import serve as serve_model
 from headrace.serve.server import FIRST_PORT, LOOPBACK, ModelServer
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a checkpoint in one.")],
+    run: Model,
     port: Annotated[
         int | None,
         typer.Option(min=1, max=65535, help=f"The port to use. Default: the first free one from {FIRST_PORT}."),

@@ -84,8 +84,10 @@ class Tokenizer:
 
     @cached_property
     def unbroken(self) -> list[bytes]:
-        """What a text may not be cut inside of: special tokens, where they are looked for in text."""
-        return [token.encode() for token in self.special_tokens] if self.special_tokens_in_text == "special" else []
+        """What a text may not be cut inside of: tokens that are looked for in it, as special ones may not be."""
+        are_special_found = self.special_tokens_in_text == "special"
+        added = self._data.get("added_tokens") or ()
+        return [token["content"].encode() for token in added if are_special_found or not token.get("special")]
 
     @property
     def padding(self) -> str:
@@ -274,7 +276,7 @@ def _from_hub(name: str) -> Tokenizer:
         try:
             path = hf_hub_download(name, "tokenizer.json", local_files_only=True)
         except LocalEntryNotFoundError:
-            _knock(constants.ENDPOINT)
+            knock(constants.ENDPOINT)
             path = hf_hub_download(name, "tokenizer.json")
     except (LocalEntryNotFoundError, OSError, ValueError) as problem:
         status = getattr(getattr(problem, "response", None), "status_code", None)
@@ -288,7 +290,7 @@ def _from_hub(name: str) -> Tokenizer:
     return from_json(name, read_tokenizer_file(Path(path)), path)
 
 
-def _knock(endpoint: str) -> None:
+def knock(endpoint: str) -> None:
     """Fail at once where there is no network: the hub's own client would retry for half a minute first."""
     address = urllib.parse.urlsplit(endpoint)
     if address.hostname and not urllib.request.getproxies():

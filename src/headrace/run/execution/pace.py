@@ -48,7 +48,7 @@ def remembered_execution(config: Config, search: Search) -> Remembered[ChosenExe
         "executions",
         {
             "machine": find_hardware().fingerprint,
-            "model": config.model.model_dump(),
+            "model": config.model.shape(),
             "batch": [training.batch_size, training.sequence_length, config.data.packing, training.memory_budget],
             "processes": config.run.processes,
             "sharding": config.run.sharding,

@@ -11,6 +11,7 @@ from headrace.run.records.checkpoint import CheckpointState, SavedModel, upgrade
 from headrace.run.records.corpus import Chunking, CorpusRecord, MixtureRecord, Vocabulary
 from headrace.run.records.environment import Environment
 from headrace.run.records.record import Figure, Record, StageSeconds
+from headrace.run.records.start import StartRecord
 from headrace.run.records.step import StepRecord
 from headrace.run.records.summary import Run
 from headrace.run.records.tuning import FindingRecord, TuningRecord
@@ -27,6 +28,7 @@ __all__ = [
     "Run",
     "SavedModel",
     "StageSeconds",
+    "StartRecord",
     "StepRecord",
     "TuningRecord",
     "Vocabulary",

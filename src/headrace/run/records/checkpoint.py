@@ -12,6 +12,7 @@ from headrace.models.config import ModelConfig
 from headrace.run.config import Config
 from headrace.run.records.environment import Environment
 from headrace.run.records.record import Record
+from headrace.run.records.start import StartRecord
 from headrace.training.execution import Execution, upgrade_saved
 from headrace.training.schedule import Position
 
@@ -47,6 +48,8 @@ class CheckpointState(Record):
     """Versions and machine."""
     processes: int = Field(default=1, ge=1)
     """Processes that trained together; absent from the oldest checkpoints, which know only one."""
+    continues_from: StartRecord | None = None
+    """The model that the run began from; null: random weights."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the state as a JSON object, without what is not known of the machine."""

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import AliasChoices, Field, field_serializer
 
 from headrace.run.records.record import Figure, Record, StageSeconds
+from headrace.run.records.start import StartRecord
 
 
 class Run(Record):
@@ -68,7 +69,7 @@ class Run(Record):
     prompts: list[str] = Field(default_factory=list)
     """What samples begin with."""
     first_sample: str = ""
-    """Text from the untrained network; with several prompts, a line of dashes stands between their samples."""
+    """Text from the network before the first step; a line of dashes stands between the samples of several prompts."""
     last_sample: str = ""
     """Newest text from the network, from the same prompts."""
     was_stopped: bool = False
@@ -77,6 +78,8 @@ class Run(Record):
     """What went wrong without ending the run."""
     rows_by_source: dict[str, int] = Field(default_factory=dict)
     """Rows trained on of each source, if the corpus is a mixture; together, steps times batch size."""
+    continues_from: StartRecord | None = None
+    """The model that the run began from; null: random weights."""
     corpus: dict[str, Any] = Field(default_factory=dict)
     """What the run trained on: files, bytes, documents, tokens, epochs, and what was noticed in it."""
 

@@ -65,11 +65,15 @@ class Adopted:
     notices: list[str]
     """What to tell the user."""
     tokenizer: Tokenizer | None
-    """The tokenizer to keep to, where sources were added: one learned from all of them would be another."""
+    """The tokenizer to keep to: of a model, or where sources were added, as one learned from all would be another."""
 
 
-def adopt_mixture(config: Config, folder: Path, saved: CheckpointState | None) -> Adopted:
+def adopt_mixture(
+    config: Config, folder: Path, saved: CheckpointState | None, tokenizer: Tokenizer | None = None
+) -> Adopted:
     """Settle the mixture of a run that begins in a folder, or goes on there from a saved state.
+
+    `tokenizer`: the one of the model that the run began from, if it did.
 
     Where the mixture was changed since that checkpoint, its best loss is forgotten: it is of another mixture.
     """
@@ -79,13 +83,15 @@ def adopt_mixture(config: Config, folder: Path, saved: CheckpointState | None) -
     before = (read_config(folder) or (saved.config if saved else None)) if is_begun else None
     notices = settle_mixture(config, before, saved.position.step if saved else 0)
     if saved is None:
-        return Adopted(notices, None)
+        return Adopted(notices, tokenizer)
     if saved.position.best_loss is not None and not is_same_mixture(config, saved.config):
         saved.position.best_loss = None
         notices.append("evaluations are of the new mixture from here on, so that the best checkpoint is chosen anew")
     num_first = len(data.earlier_mixtures[0].weights or [1.0]) if data.earlier_mixtures else len(data.sources)
     is_grown = num_first < len(data.sources) and given_cache(config) is None
-    return Adopted(notices, tokenizer_of_first(config, num_first) if is_grown else None)
+    if tokenizer is None and is_grown:
+        tokenizer = tokenizer_of_first(config, num_first)
+    return Adopted(notices, tokenizer)
 
 
 def settle_mixture(config: Config, before: Config | None, step: int) -> list[str]:
