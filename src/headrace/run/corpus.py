@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import VALIDATION
+from headrace.data.corpus.dataset_folders import validation_split
 from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.data.loader import Loader
 from headrace.data.prepare import open_cache, prepare, prepare_share
@@ -50,7 +52,27 @@ def training_sources(config: Config) -> list[Source]:
     cache = given_cache(config)
     if cache is not None:
         return cache.sources
+    adopt_validation_split(config)
     return config.data.apply_options(as_sources(list(config.data.sources) or standard_library()))
+
+
+def adopt_validation_split(config: Config) -> None:
+    """Validate on the validation split of a saved Hugging Face dataset, unless the user chose something else.
+
+    The configuration then names that split as its `validation_sources`.
+    """
+    data = config.data
+    if data.validation_sources or "validation_fraction" in data.model_fields_set or not data.sources:
+        return
+    splits = _own_splits(config)
+    if all(splits):
+        data.validation_sources = list(splits)
+
+
+def _own_splits(config: Config) -> list[str]:
+    """Return the validation split of each source; "" where a source is no saved dataset with one."""
+    sources = config.data.sources
+    return [validation_split(os.path.expanduser(source)) if isinstance(source, str) else "" for source in sources]
 
 
 def tokenizer_spec(config: Config) -> str:
@@ -147,7 +169,9 @@ def open_evaluator(config: Config, training_cache: Cache, execution: Execution) 
     wanted = config.training.evaluation_tokens
     num_tokens = evaluator.count(MOST_TOKENS if wanted == "auto" else wanted)
     if num_tokens >= LEAST_VALIDATION_TOKENS:
-        return evaluator, ""
+        splits = config.data.validation_sources
+        own = ", ".join(map(str, splits)) if splits and splits == _own_splits(config) else ""
+        return evaluator, f"validating on {own}, the dataset's own split" if own else ""
     evaluator.close()
     return None, (
         f"no validation: {num_tokens} tokens are too few, so the best checkpoint is the last one. Give"

@@ -15,6 +15,7 @@ from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.corpus.cuts import split_document
+from headrace.data.corpus.dataset_objects import SCHEME
 from headrace.data.corpus.readers import Reader
 from headrace.data.corpus.segments import Segment, divide_corpus
 from headrace.data.corpus.sources import Source
@@ -68,10 +69,15 @@ def default_cache_dir(
 ) -> Path:
     """Return the default cache folder of a corpus: one in the user's cache, named by a hash of the corpus."""
     spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
-    places = [[os.path.abspath(path) for path in source.paths] for source in sources]
+    places = [[_place(path) for path in source.paths] for source in sources]
     reading = [source.reading_hash for source in sources]
     options = [] if special_tokens_in_text == "ordinary" else [special_tokens_in_text]
     return user_cache() / digest(canonical_json([places, reading, spec, *options]))[:16]
+
+
+def _place(path: str) -> str:
+    """Return where a source lies, whatever the current folder is; a dataset's name says all by itself."""
+    return path if path.startswith(SCHEME) else os.path.abspath(path)
 
 
 def _previous(path: Path) -> Cache | None:

@@ -8,10 +8,19 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
+from headrace.data.corpus.dataset_objects import SCHEME, DatasetTable, as_table, find_table, is_dataset
 from headrace.errors import UsageError
 from headrace.files import digest
 
@@ -59,11 +68,32 @@ class Source(SourceOptions):
     model_config = ConfigDict(frozen=True)
 
     path: str | tuple[str, ...]
-    """A file, a folder, a glob, or several of them."""
+    """A file, a folder, a glob, or several of them; in Python also a Hugging Face dataset."""
     name: str = ""
     """What reports call this source; by default its path."""
     weight: float | None = Field(default=None, gt=0)
     """Share of the mixture. Give every source one, or none: without weights all sources are one corpus."""
+    _tables: tuple[DatasetTable | None, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_dataset(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Replace a dataset by its name, under which its rows are found as long as a source holds it."""
+        if not isinstance(given, dict) or not is_dataset(given.get("path")):
+            return validate(given)
+        table = as_table(given["path"])
+        return validate({**given, "path": table.path})
+
+    def model_post_init(self, _: Any) -> None:
+        """Hold the datasets that the paths name."""
+        self._tables = tuple(find_table(path) for path in self.paths if path.startswith(SCHEME))
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what sources say, not which objects they hold."""
+        return isinstance(other, Source) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.name))
 
     @model_validator(mode="after")
     def _check_path(self) -> Self:
@@ -144,7 +174,8 @@ class SourceFile:
 def as_sources(
     given: str | os.PathLike[str] | Source | dict[str, object] | Sequence[object], *, apart: bool = False
 ) -> list[Source]:
-    """Turn whatever a user may pass as a corpus into sources: a path, a `Source`, its fields as a dict, or a list.
+    """Turn whatever a user may pass as a corpus into sources: a path, a Hugging Face dataset, a
+    `Source`, its fields as a dict, or a list.
 
     Paths given together are one source, which stands where the first of them does; `apart`: each is its own.
 
@@ -160,6 +191,8 @@ def as_sources(
     for item in given:
         if isinstance(item, Source):
             sources.append(item)
+        elif is_dataset(item):
+            sources.append(Source.model_validate({"path": item}))
         elif isinstance(item, (str, os.PathLike)):
             if paths:
                 sources.append(Source(path=tuple(paths) if len(paths) > 1 else paths[0]))
@@ -167,7 +200,7 @@ def as_sources(
         elif isinstance(item, dict):
             sources.append(_source_from_dict(item))
         else:
-            raise UsageError(f"a source is a path, a Source or a dict of its fields, not {type(item).__name__}")
+            raise UsageError(f"a source is a path, a Hugging Face dataset, a Source or a dict of its fields, not {type(item).__name__}")
     if not sources:
         raise UsageError("no source given: name at least one file, folder or glob")
     weighted = [source.weight is not None for source in sources]
