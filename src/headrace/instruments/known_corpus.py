@@ -62,7 +62,7 @@ def time_loader(config: Config, cache: Cache) -> float:
 
 def _finished_cache(sources: list[Source], spec: str, data: DataConfig) -> Cache | None:
     folder = data.cache_dir
-    path = Path(folder) if folder else default_cache_dir(sources, spec, data.special_tokens_in_text)
+    path = Path(folder) if folder else default_cache_dir(sources, spec, data.special_tokens_in_text, data.selection())
     if not Cache.is_cache(path):
         return None
     cache = Cache.open(path)

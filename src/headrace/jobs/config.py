@@ -52,7 +52,7 @@ def settle(config: Config) -> dict[str, Any]:
     spec = tokenizer_spec(config)
     vocabulary = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec) if spec.startswith("bpe:") else None
     sources = training_sources(config)
-    place = cache.path if cache else default_cache_dir(sources, spec, data.special_tokens_in_text)
+    place = cache.path if cache else default_cache_dir(sources, spec, data.special_tokens_in_text, data.selection())
     used: dict[str, Any] = {
         "model.num_heads": model.heads,
         "model.d_ff": model.feed_forward,

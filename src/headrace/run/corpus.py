@@ -89,6 +89,8 @@ def prepare_training(config: Config, activity: Activity = ignore) -> Cache:
         tokenizer_spec(config),
         config.data.cache_dir or None,
         special_tokens_in_text=config.data.special_tokens_in_text,
+        deduplicate=config.data.deduplicate,
+        near_threshold=config.data.near_threshold,
         activity=activity,
     )
 
@@ -115,19 +117,19 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore) ->
     if given_cache(config) is not None:
         return
     sources, tokenizer, folder = training_sources(config), tokenizer_spec(config), config.data.cache_dir or None
-    special = config.data.special_tokens_in_text
+    special, selection = config.data.special_tokens_in_text, config.data.selection()
     if group.num_machines > 1:
         if group.is_main:
-            open_cache(sources, tokenizer, folder, special)
+            open_cache(sources, tokenizer, folder, special, selection=selection)
         group.wait_for_all("waiting for rank 0 to open the cache")
         if group.is_local_main:
-            prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
+            prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special, selection)
         group.wait_for_all("waiting for each machine to prepare its share of the corpus")
     if group.is_main:
         prepare_training(config, activity)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
-        prepare(sources, tokenizer, folder, special_tokens_in_text=special)
+        prepare_training(config)
     group.wait_for_all("waiting for each machine to prepare the corpus")
 
 

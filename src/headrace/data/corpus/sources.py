@@ -8,10 +8,11 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -23,12 +24,20 @@ from pydantic import (
 from headrace.data.corpus.dataset_objects import SCHEME, DatasetTable, as_table, find_table, is_dataset
 from headrace.errors import UsageError
 from headrace.files import digest
+from headrace.sizes import Size
 
 COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 DocumentKind = Literal["file", "line", "paragraph", "delimiter"]
 InvalidUtf8 = Literal["replace", "refuse"]
 MalformedLines = Literal["refuse", "skip"]
+
+
+def _as_tuple(given: Any) -> Any:
+    return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
+
+
+Languages = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
 class SourceOptions(BaseModel):
@@ -50,11 +59,20 @@ class SourceOptions(BaseModel):
     """Read .csv, .tsv, .json and .html files as they are, like source code, instead of the texts in them."""
     max_expansion: int = Field(default=100, ge=1)
     """A compressed file or archive that expands beyond this factor (and 64 MiB) is refused as a decompression bomb."""
+    min_document_bytes: Size = None
+    """Leave out documents of fewer bytes of UTF-8, such as 200; they are counted."""
+    max_document_bytes: Size = Field(default=None, le=1 << 20)
+    """Leave out documents of more bytes of UTF-8, such as 100KiB (at most 1MiB); they are counted."""
+    languages: Languages = ()
+    """Keep only documents in these languages, such as en,de; the others are counted. Needs headrace[language]."""
 
     @model_validator(mode="after")
-    def _check_delimiter(self) -> Self:
+    def _check_together(self) -> Self:
         if (self.document == "delimiter") != bool(self.delimiter):
             raise ValueError("data.document=delimiter and data.delimiter=TEXT go together")
+        least, most = self.min_document_bytes, self.max_document_bytes
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"min_document_bytes {least:,} is above max_document_bytes {most:,}: no document is kept")
         return self
 
 
@@ -109,6 +127,12 @@ class Source(SourceOptions):
     def label(self) -> str:
         more = len(self.paths) - 1
         return self.name or (f"{self.paths[0]} and {more:,} more" if more else self.paths[0])
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """The filters of documents that are set."""
+        named = {name: getattr(self, name) for name in ("min_document_bytes", "max_document_bytes", "languages")}
+        return {name: value for name, value in named.items() if value}
 
     @functools.cached_property
     def reading_hash(self) -> str:

@@ -131,7 +131,7 @@ class TextFormat(Format):
         content = hashlib.blake2b(how.encode(), digest_size=20)
         content.update(text.raw)
         documents = functools.partial(self.documents, source, text)
-        return FilePart(file.name, content.hexdigest(), len(text.raw), text.is_open, documents)
+        return FilePart(file.name, content.hexdigest(), len(text.raw), text.is_open, documents, text.is_continuation)
 
     def documents(self, source: Source, text: TextRange, noticed: Counter[str]) -> Iterator[list[bytes]]:
         """Yield the documents of a range, some at a time, so that millions of tiny ones never exist at once.
