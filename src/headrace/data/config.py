@@ -15,6 +15,7 @@ from headrace.sizes import Size
 
 MAX_PREFETCH_BATCHES = 1 << 16
 SOURCE_OPTIONS = tuple(SourceOptions.model_fields)
+NEVER_NULL = frozenset(name for name, field in SourceOptions.model_fields.items() if field.default is not None)
 
 
 class LoaderOptions(BaseModel):
@@ -39,7 +40,7 @@ class LoaderOptions(BaseModel):
     special_tokens_in_text: SpecialTokensInText = "ordinary"
     """What a special token spelled out in a document, such as <|endoftext|>, becomes: ordinary text, or that token."""
     deduplicate: Deduplicate = "none"
-    """Documents that repeat earlier ones: none keeps and counts them, exact drops them, near also drops similar ones."""
+    """Documents that repeat earlier ones: none keeps and counts them, exact drops them, near drops similar ones too."""
     near_threshold: float = Field(default=DEFAULT_THRESHOLD, ge=LEAST_THRESHOLD, le=1)
     """With deduplicate=near: the share of shingles (five words in a row) that makes two documents near duplicates."""
 
@@ -98,7 +99,7 @@ class DataConfig(LoaderOptions, SourceOptions):
         """Leave out options of sources that older configurations write as null."""
         if not isinstance(given, dict):
             return given
-        return {name: value for name, value in given.items() if value is not None or name not in SOURCE_OPTIONS}
+        return {name: value for name, value in given.items() if value is not None or name not in NEVER_NULL}
 
     def loader_options(self) -> dict[str, Any]:
         """Return the keyword arguments of a loader that are options of this section."""

@@ -192,7 +192,9 @@ class Builder:
         """Write the manifest, then remove what only an older version of the corpus needed."""
         cache = self.cache
         if sum(cache.entry(index).num_tokens for index in range(len(cache.segments))) == 0:
-            raise CacheError(f"{cache.path}: the corpus has no text: every document is {'left out' if cache.dropped else 'empty'}.")
+            raise CacheError(
+                f"{cache.path}: the corpus has no text: every document is {'left out' if cache.dropped else 'empty'}."
+            )
         garbage = self._reuse.retire()
         if cache.text is not None:
             cache.duplicates = cache.text.count_duplicates(cache.dropped)

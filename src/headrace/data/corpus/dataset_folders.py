@@ -1,7 +1,7 @@
 """Folders that `save_to_disk` of Hugging Face datasets wrote: which Arrow files they list, and which splits they hold.
 
-    FOLDER/state.json            a dataset: the names of its Arrow files, in order
-    FOLDER/dataset_dict.json     several: the names of the splits, each a folder of a dataset
+FOLDER/state.json            a dataset: the names of its Arrow files, in order
+FOLDER/dataset_dict.json     several: the names of the splits, each a folder of a dataset
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def _listed(path: str) -> list[str] | None:
     names = [facts.get("filename") if isinstance(facts, dict) else None for facts in files]
     for name in names:
         if not isinstance(name, str) or name != os.path.basename(name):
-            raise CorpusError(f"{path}: lists {name!r:.80}, which is not a file of this folder. Save the dataset again.")
+            raise CorpusError(
+                f"{path}: lists {name!r:.80}, which is not a file of this folder. Save the dataset again."
+            )
     return [name for name in names if isinstance(name, str)]
 
 

@@ -48,7 +48,9 @@ class DatasetTable:
             try:
                 now = _file_state(file)
             except OSError:
-                raise CorpusError(f"{file}: was removed, but {self.path} is read from it. Load the dataset again.") from None
+                raise CorpusError(
+                    f"{file}: was removed, but {self.path} is read from it. Load the dataset again."
+                ) from None
             if now != before:
                 raise CorpusError(f"{file}: changed after {self.path} was loaded from it. Load the dataset again.")
 

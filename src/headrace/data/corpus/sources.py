@@ -224,7 +224,10 @@ def as_sources(
         elif isinstance(item, dict):
             sources.append(_source_from_dict(item))
         else:
-            raise UsageError(f"a source is a path, a Hugging Face dataset, a Source or a dict of its fields, not {type(item).__name__}")
+            raise UsageError(
+                f"a source is a path, a Hugging Face dataset, a Source or a dict of its fields,"
+                f" not {type(item).__name__}"
+            )
     if not sources:
         raise UsageError("no source given: name at least one file, folder or glob")
     weighted = [source.weight is not None for source in sources]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 from headrace.data.order.packing import DocumentPacking
 from headrace.data.order.stream import Stream
+from headrace.data.selection.reasons import dropped_counts
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Ledger:
     """Places for tokens in those rows."""
     filled: int
     """Places that hold a token to be trained on; the rest is padding."""
+    left_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Documents that never became tokens: for each reason, the number of `documents` and of `bytes`."""
 
     @property
     def fill_percent(self) -> float:
@@ -33,6 +37,13 @@ class Ledger:
 
 def pass_ledger(stream: Stream) -> Ledger:
     """Count one pass, without making its batches."""
+    noticed: Counter[str] = Counter()
+    for segment in stream.segments.tolist():
+        noticed += stream.cache.entry(segment).noticed
+    return replace(_token_ledger(stream), left_out=dropped_counts(noticed))
+
+
+def _token_ledger(stream: Stream) -> Ledger:
     packing = stream.packing
     length = packing.sequence_length
     rows = packing.num_rows(stream.epoch_size())

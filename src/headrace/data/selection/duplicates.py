@@ -115,7 +115,8 @@ def _later_equals(keys: Hashes, places: npt.NDArray[np.int64]) -> npt.NDArray[np
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     is_repeated = np.concatenate([np.zeros(1, bool), ordered[1:] == ordered[:-1]])[: len(ordered)]
-    return places[order[is_repeated]]
+    repeated: npt.NDArray[np.int64] = places[order[is_repeated]]
+    return repeated
 
 
 def count_duplicates(read: Callable[[int], DocumentRecord], sizes: Sequence[int], marks: Marks) -> tuple[int, int]:

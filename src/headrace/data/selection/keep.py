@@ -25,7 +25,9 @@ class Keep:
     def __init__(self, function: Callable[[str], object], name: str = "") -> None:
         """`name`: what identifies the function; give another one whenever it judges otherwise."""
         if not callable(function):
-            raise UsageError(f"keep={function!r:.60} is not a function: give one that takes a text and returns True or False")
+            raise UsageError(
+                f"keep={function!r:.60} is not a function: give one that takes a text and returns True or False"
+            )
         self._function = function
         self.identity = f"name {name}" if name else f"source {_source_hash(function)}"
 
@@ -61,7 +63,9 @@ def _source_hash(function: Any, seen: frozenset[int] = frozenset()) -> str:
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
-        raise UsageError(f"keep={function.__name__}: its source code is not known (typed at a prompt?). {_REMEDY}") from None
+        raise UsageError(
+            f"keep={function.__name__}: its source code is not known (typed at a prompt?). {_REMEDY}"
+        ) from None
     values = inspect.getclosurevars(function)
     outside = {**values.nonlocals, **values.globals, **(function.__kwdefaults__ or {})}
     outside |= {f"default {number}": value for number, value in enumerate(function.__defaults__ or ())}
@@ -83,8 +87,8 @@ def _value_hash(function: types.FunctionType, name: str, value: Any, seen: froze
     if hasattr(value, "pattern") and hasattr(value, "flags"):  # a regular expression
         return repr((value.pattern, value.flags))
     raise UsageError(
-        f"keep={function.__name__}: it uses {name}, a {type(value).__name__}, which cannot be compared when the cache is"
-        f" opened again. {_REMEDY}"
+        f"keep={function.__name__}: it uses {name}, a {type(value).__name__}, which cannot be compared when the cache"
+        f" is opened again. {_REMEDY}"
     )
 
 

@@ -76,7 +76,7 @@ def _slabs(documents: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
 
 
 def _pieces(documents: Sequence[bytes]) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Yield lists of pieces with their owners, so that no list is larger than two slabs, however large a document is."""
+    """Yield lists of pieces with their owners: no list is larger than two slabs, however large a document is."""
     owners: list[int] = []
     pieces: list[bytes] = []
     size = 0
@@ -152,7 +152,7 @@ def _fill_empty(smallest: Hashes, has_shingles: npt.NDArray[np.bool_]) -> None:
 
 @functools.cache
 def _borrows_left() -> npt.NDArray[np.bool_]:
-    return mix(np.arange(1, NUM_BINS + 1, dtype=np.uint64)) >> np.uint64(63) == 0
+    return np.equal(mix(np.arange(1, NUM_BINS + 1, dtype=np.uint64)) >> np.uint64(63), 0)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,7 +29,11 @@ class Selection:
         if self.deduplicate not in ("none", "exact", "near"):
             raise UsageError(f"deduplicate {self.deduplicate!r}: it is none, exact or near")
         threshold = self.near_threshold
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not LEAST_THRESHOLD <= threshold <= 1:
+        if (
+            isinstance(threshold, bool)
+            or not isinstance(threshold, (int, float))
+            or not LEAST_THRESHOLD <= threshold <= 1
+        ):
             raise UsageError(
                 f"near_threshold {threshold!r} is not between {LEAST_THRESHOLD} and 1: it is the share of shingles that"
                 " two near duplicates have in common"
@@ -68,7 +73,7 @@ class Selection:
             options["keep"] = self.keep.identity
         return repr(sorted(options.items())) if options else ""
 
-    def check(self, sources: list[Source]) -> None:
+    def check(self, sources: Sequence[Source]) -> None:
         """Refuse languages that are not known, before any work is done."""
         for source in sources:
             if source.languages:

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +47,12 @@ class DocumentRecord:
     @property
     def is_open(self) -> npt.NDArray[np.bool_]:
         """Whether a document goes on in the next piece."""
-        return (self.facts & _OPEN) != 0
+        return np.not_equal(self.facts & _OPEN, 0)
 
     @property
     def is_continuation(self) -> npt.NDArray[np.bool_]:
         """Whether a document began in an earlier piece."""
-        return (self.facts & _CONTINUATION) != 0
+        return np.not_equal(self.facts & _CONTINUATION, 0)
 
     @property
     def lengths(self) -> Hashes:
@@ -90,7 +91,7 @@ def read_record(path: Path, num_keys: int, check: bool = True) -> DocumentRecord
             num_values = count * (1 + num_keys)
             if not is_right or os.fstat(file.fileno()).st_size != place + 8 * num_values:
                 return None
-            values = np.memmap(file, "<u8", "r", place, (num_values,)) if num_values else np.zeros(0, np.uint64)
+            values: Any = np.memmap(file, "<u8", "r", place, (num_values,)) if num_values else np.zeros(0, np.uint64)
         if check and zlib.crc32(values) != header["checksum"]:
             return None
         return DocumentRecord(header["parts"], values[:count], values[count:].reshape(num_keys, count))

@@ -1,4 +1,4 @@
-"""The sieve between the files and the tokenizer: it lets through the documents that are kept, and records all of them."""
+"""The sieve between files and tokenizer: it lets through the documents that are kept, and records all of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The survey: a pass over the raw text that records every document before any is tokenised.
 
-Dropping duplicates needs it: whether a document repeats an earlier one is known only when all earlier ones are. It reads
-and hashes, which is several times as fast as tokenising, and only segments that have no record yet.
+Dropping duplicates needs it: whether a document repeats an earlier one is known only when all earlier ones are. It
+reads and hashes, which is several times as fast as tokenising, and only segments that have no record yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The text of a corpus as a cache takes it in: read through the sieve, with the verdicts about duplicates if there are."""
+"""The text of a corpus as a cache takes it in: read through the sieve, with any verdicts about duplicates."""
 
 from __future__ import annotations
 

@@ -56,11 +56,11 @@ DATASET = DatasetRows()
 
 
 def text_bytes(dataset: DatasetTable, column: str) -> int:
-    """Return the bytes of text in a dataset from the lengths alone; an estimate if it has only some rows of its table."""
+    """Return the bytes of text in a dataset, from lengths alone; an estimate if it has only some rows of its table."""
     import pyarrow.compute as pc
 
     total = sum(int(pc.sum(pc.binary_length(chunk)).as_py() or 0) for chunk in _column(dataset, column).chunks)
-    return total * dataset.num_rows // max(dataset.table.num_rows, 1)
+    return int(total * dataset.num_rows // max(dataset.table.num_rows, 1))
 
 
 def _column(dataset: DatasetTable, column: str) -> Any:

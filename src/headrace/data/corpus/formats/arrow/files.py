@@ -145,5 +145,7 @@ def _expanded_bytes(message: Any) -> int:
     if not field(batch, 3):
         return 0
     buffers = follow(field(batch, 2))
-    places = struct.iter_unpack("<qq", data[buffers + 4 : buffers + 4 + 16 * struct.unpack_from("<I", data, buffers)[0]])
+    places = struct.iter_unpack(
+        "<qq", data[buffers + 4 : buffers + 4 + 16 * struct.unpack_from("<I", data, buffers)[0]]
+    )
     return sum(max(struct.unpack_from("<q", body, place)[0], length) for place, length in places if length)
