@@ -152,7 +152,7 @@ def _fill_empty(smallest: Hashes, has_shingles: npt.NDArray[np.bool_]) -> None:
 
 @functools.cache
 def _borrows_left() -> npt.NDArray[np.bool_]:
-    return np.equal(mix(np.arange(1, NUM_BINS + 1, dtype=np.uint64)) >> np.uint64(63), 0)
+    return (mix(np.arange(1, NUM_BINS + 1, dtype=np.uint64)) >> np.uint64(63)).astype(bool)
 
 
 @functools.cache

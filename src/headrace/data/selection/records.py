@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.selection.hashing import Hashes
-from headrace.files import write_atomically
+from headrace.files import writing_failed
 
 _FORMAT = "headrace-documents-1"
 _REASON_SHIFT = np.uint64(56)
@@ -47,12 +47,12 @@ class DocumentRecord:
     @property
     def is_open(self) -> npt.NDArray[np.bool_]:
         """Whether a document goes on in the next piece."""
-        return np.not_equal(self.facts & _OPEN, 0)
+        return (self.facts & _OPEN).astype(bool)
 
     @property
     def is_continuation(self) -> npt.NDArray[np.bool_]:
         """Whether a document began in an earlier piece."""
-        return np.not_equal(self.facts & _CONTINUATION, 0)
+        return (self.facts & _CONTINUATION).astype(bool)
 
     @property
     def lengths(self) -> Hashes:
@@ -69,7 +69,7 @@ def pack_facts(lengths: Sequence[int], reasons: Sequence[int], starts_inside: bo
 
 
 def write_record(path: Path, record: DocumentRecord, temporary: Path) -> None:
-    """Write a record, whole or not at all."""
+    """Write a record by way of a temporary file. It is not synced: after a crash, a damaged one is made anew."""
     body = np.concatenate([record.facts, record.keys.reshape(-1)]).astype("<u8").tobytes()
     header = {
         "format": _FORMAT,
@@ -78,7 +78,11 @@ def write_record(path: Path, record: DocumentRecord, temporary: Path) -> None:
         "keys": len(record.keys),
         "checksum": zlib.crc32(body),
     }
-    write_atomically(path, json.dumps(header).encode() + b"\n" + body, temporary)
+    try:
+        temporary.write_bytes(json.dumps(header).encode() + b"\n" + body)
+        os.replace(temporary, path)
+    except OSError as problem:
+        raise writing_failed(path, problem) from None
 
 
 def read_record(path: Path, num_keys: int, check: bool = True) -> DocumentRecord | None:
