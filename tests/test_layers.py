@@ -23,7 +23,7 @@ LAYERS = [
     ["cli"],
     ["__main__"],
 ]
-DATA_LAYERS = [["corpus"], ["tokens"], ["cache"], ["order"], ["explain"]]
+DATA_LAYERS = [["corpus"], ["tokens", "selection"], ["cache"], ["order"], ["explain"]]
 MOST_MODULES = 15
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ROOM_LEVEL = {name: level for level, names in enumerate(DATA_LAYERS) for name in names}

@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from headrace.activity import Activity, ignore
-from headrace.units import counted
+from headrace.units import counted, human_bytes
 
 NOTICED = {
     "invalid_utf8": "invalid UTF-8 sequence(s), replaced by U+FFFD",
@@ -24,6 +24,15 @@ NOTICED = {
     "byte_order_marks": "byte order mark(s), removed",
     "empty_documents": "empty document(s), left out",
     "malformed_lines": "malformed line(s), skipped",
+    "documents_not_judged": "document(s) too large to judge by language or function, kept",
+}
+DROPPED = {
+    "too_short": "document(s) shorter than data.min_document_bytes, dropped",
+    "too_long": "document(s) longer than data.max_document_bytes, dropped",
+    "language": "document(s) in other languages than data.languages, dropped",
+    "function": "document(s) dropped by the function keep",
+    "duplicate": "document(s) that repeat an earlier one, dropped",
+    "near_duplicate": "document(s) that are nearly the same as an earlier one, dropped",
 }
 
 out = Console(highlight=False, soft_wrap=True)
@@ -134,4 +143,18 @@ def as_notice(message: str) -> Text:
 def notices(facts: dict[str, Any]) -> list[str]:
     """Return a line for each kind of oddity in a corpus, and for each kind of file that was left out."""
     odd = [counted(count, NOTICED.get(kind, kind)) for kind, count in facts["noticed"].items() if count]
-    return odd + [counted(count, f"{reason}, left out") for reason, count in facts["skipped"].items()]
+    left_out = [counted(count, f"{reason}, left out") for reason, count in facts["skipped"].items()]
+    return [*odd, *_selection_notices(facts), *left_out]
+
+
+def _selection_notices(facts: dict[str, Any]) -> list[str]:
+    """Return a line for each reason for which documents were dropped, and one for duplicates that were not."""
+    dropped, duplicates = facts.get("dropped") or {}, facts.get("duplicates")
+    lines = [
+        f"{counted(counts['documents'], DROPPED.get(reason, reason))} ({human_bytes(counts['bytes'])})"
+        for reason, counts in dropped.items()
+    ]
+    if duplicates and duplicates["documents"] and "duplicate" not in dropped:
+        repeated = counted(duplicates["documents"], "document(s) that repeat an earlier one exactly, kept")
+        lines.append(f"{repeated} ({human_bytes(duplicates['bytes'])}); data.deduplicate=exact drops them")
+    return lines

@@ -14,9 +14,14 @@ from headrace.run.config import ALIASES, SECTIONS, all_keys, nearest_hint, whole
 from headrace.run.synonyms import ACCEPTED, ANSWERS, normal
 from headrace.sizes import Size
 
-_NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"} | {
+_NAMES = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
     list: "a list",
     dict: "names and values",
+    tuple: "a list, such as en,de",
 }
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 

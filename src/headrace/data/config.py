@@ -9,12 +9,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from headrace.data.corpus.sources import Source, SourceOptions
 from headrace.data.corpus.weights import MOST_STEPS, Weight
 from headrace.data.order.packing import PackingName
+from headrace.data.selection.options import DEFAULT_THRESHOLD, LEAST_THRESHOLD, Deduplicate, Selection
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.errors import UsageError
 from headrace.sizes import Size
 
 MAX_PREFETCH_BATCHES = 1 << 16
 SOURCE_OPTIONS = tuple(SourceOptions.model_fields)
+NEVER_NULL = frozenset(name for name, field in SourceOptions.model_fields.items() if field.default is not None)
 
 
 class LoaderOptions(BaseModel):
@@ -38,6 +40,10 @@ class LoaderOptions(BaseModel):
     """Bound on the memory of buffered batches and, in one process, of tokenising while training, such as 256MiB."""
     special_tokens_in_text: SpecialTokensInText = "ordinary"
     """What a special token spelled out in a document, such as <|endoftext|>, becomes: ordinary text, or that token."""
+    deduplicate: Deduplicate = "none"
+    """Documents that repeat earlier ones: none keeps and counts them, exact drops them, near drops similar ones too."""
+    near_threshold: float = Field(default=DEFAULT_THRESHOLD, ge=LEAST_THRESHOLD, le=1)
+    """With deduplicate=near: the share of shingles (five words in a row) that makes two documents near duplicates."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -112,11 +118,15 @@ class DataConfig(LoaderOptions, SourceOptions):
         """Leave out options of sources that older configurations write as null."""
         if not isinstance(given, dict):
             return given
-        return {name: value for name, value in given.items() if value is not None or name not in SOURCE_OPTIONS}
+        return {name: value for name, value in given.items() if value is not None or name not in NEVER_NULL}
 
     def loader_options(self) -> dict[str, Any]:
         """Return the keyword arguments of a loader that are options of this section."""
         return {name: getattr(self, name) for name in LoaderOptions.model_fields}
+
+    def selection(self) -> Selection:
+        """Return which documents of all sources become tokens, as far as a configuration says it."""
+        return Selection(self.deduplicate, self.near_threshold)
 
     def apply_options(self, sources: list[Source]) -> list[Source]:
         """Return the sources with the options of this section, where a source does not set its own."""

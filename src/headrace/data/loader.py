@@ -29,6 +29,7 @@ from headrace.data.order.split import Part
 from headrace.data.prefetch import Inline, Prefetcher, make_queue
 from headrace.data.prepare import open_or_build
 from headrace.data.sample import Sample
+from headrace.data.selection.options import Deduplicate
 from headrace.data.state import StateKeeper
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
@@ -65,6 +66,10 @@ class Loader:
         shuffle: bool = DEFAULTS.shuffle,
         packing: PackingName = DEFAULTS.packing,
         special_tokens_in_text: SpecialTokensInText = DEFAULTS.special_tokens_in_text,
+        deduplicate: Deduplicate = DEFAULTS.deduplicate,
+        near_threshold: float = DEFAULTS.near_threshold,
+        keep: Callable[[str], object] | None = None,
+        keep_name: str = "",
         split: Part = "all",
         validation_fraction: float = 0.0,
         weights: GivenWeights | None = None,
@@ -84,13 +89,16 @@ class Loader:
             shuffle=shuffle,
             packing=packing,
             special_tokens_in_text=special_tokens_in_text,
+            deduplicate=deduplicate,
+            near_threshold=near_threshold,
         )
         batch_size, sequence_length, seed = whole(batch_size), whole(sequence_length), whole(seed)
         rank, world_size = whole(rank), whole(world_size)
         check_arguments(batch_size, sequence_length, rank, world_size)
         if weights is not None and isinstance(cache_or_sources, (list, tuple)):
             cache_or_sources = as_sources(cache_or_sources, apart=True)  # one source per path: each has a weight
-        self.cache, self._builder = open_or_build(cache_or_sources, tokenizer, cache_dir, options, activity)
+        chosen = (cache_or_sources, tokenizer, cache_dir, options, activity, keep, keep_name)
+        self.cache, self._builder = open_or_build(*chosen)
         self.batch_size, self.sequence_length, self.seed = batch_size, sequence_length, seed
         self.rank, self.world_size = rank, world_size
         self.row_bytes = row_bytes(sequence_length, self.cache.dtype, packing == "document")

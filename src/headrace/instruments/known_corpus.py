@@ -66,7 +66,8 @@ def time_loader(config: Config, cache: Cache) -> float:
 
 def _finished_cache(sources: list[Source], tokenizer: str | Tokenizer, data: DataConfig) -> Cache | None:
     folder = data.cache_dir
-    path = Path(folder) if folder else default_cache_dir(sources, tokenizer, data.special_tokens_in_text)
+    special, selection = data.special_tokens_in_text, data.selection()
+    path = Path(folder) if folder else default_cache_dir(sources, tokenizer, special, selection)
     if not Cache.is_cache(path):
         return None
     cache = Cache.open(path)

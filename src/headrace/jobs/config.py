@@ -54,8 +54,8 @@ def settle(config: Config) -> dict[str, Any]:
     spec = tokenizer_spec(config)
     vocabulary = cache.tokenizer.vocab_size if cache else expected_vocabulary(spec) if spec.startswith("bpe:") else None
     sources = training_sources(config)
-    tokenizer = beginning.tokenizer if beginning else spec
-    place = cache.path if cache else default_cache_dir(sources, tokenizer, data.special_tokens_in_text)
+    tokenizer, special = beginning.tokenizer if beginning else spec, data.special_tokens_in_text
+    place = cache.path if cache else default_cache_dir(sources, tokenizer, special, data.selection())
     used: dict[str, Any] = {
         **({f"model.{key}": value for key, value in model.shape().items()} if beginning else {}),
         "model.num_heads": model.heads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL
 from headrace.data.cache.open import VALIDATION, default_cache_dir, sample_documents
+from headrace.data.corpus.dataset_folders import validation_split
 from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.data.loader import Loader
@@ -55,7 +57,27 @@ def training_sources(config: Config) -> list[Source]:
     cache = given_cache(config)
     if cache is not None:
         return cache.sources
+    adopt_validation_split(config)
     return config.data.apply_options(as_sources(list(config.data.sources) or standard_library()))
+
+
+def adopt_validation_split(config: Config) -> None:
+    """Validate on the validation split of a saved Hugging Face dataset, unless the user chose something else.
+
+    The configuration then names that split as its `validation_sources`.
+    """
+    data = config.data
+    if data.validation_sources or "validation_fraction" in data.model_fields_set or not data.sources:
+        return
+    splits = _own_splits(config)
+    if all(splits):
+        data.validation_sources = list(splits)
+
+
+def _own_splits(config: Config) -> list[str]:
+    """Return the validation split of each source; "" where a source is no saved dataset with one."""
+    sources = config.data.sources
+    return [validation_split(os.path.expanduser(source)) if isinstance(source, str) else "" for source in sources]
 
 
 def mixture_weights(config: Config, sources: list[Source]) -> Weights | None:
@@ -81,7 +103,7 @@ def tokenizer_of_first(config: Config, num_sources: int) -> Tokenizer:
     """
     sources, spec, data = training_sources(config)[:num_sources], tokenizer_spec(config), config.data
     special = data.special_tokens_in_text
-    path = Path(data.cache_dir) if data.cache_dir else default_cache_dir(sources, spec, special)
+    path = Path(data.cache_dir) if data.cache_dir else default_cache_dir(sources, spec, special, data.selection())
     if Cache.is_cache(path):
         tokenizer = Cache.load(path, MANIFEST if (path / MANIFEST).exists() else PARTIAL).tokenizer
         if (tokenizer.spec, tokenizer.special_tokens_in_text) == (spec, special):
@@ -99,6 +121,8 @@ def prepare_training(config: Config, activity: Activity = ignore, tokenizer: Tok
         tokenizer or tokenizer_spec(config),
         config.data.cache_dir or None,
         special_tokens_in_text=config.data.special_tokens_in_text,
+        deduplicate=config.data.deduplicate,
+        near_threshold=config.data.near_threshold,
         activity=activity,
     )
 
@@ -126,19 +150,19 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore, ke
         return
     sources, tokenizer = training_sources(config), kept or tokenizer_spec(config)
     folder = config.data.cache_dir or None
-    special = config.data.special_tokens_in_text
+    special, selection = config.data.special_tokens_in_text, config.data.selection()
     if group.num_machines > 1:
         if group.is_main:
-            open_cache(sources, tokenizer, folder, special)
+            open_cache(sources, tokenizer, folder, special, selection=selection)
         group.wait_for_all("waiting for rank 0 to open the cache")
         if group.is_local_main:
-            prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special)
+            prepare_share(sources, tokenizer, folder, group.machine, group.num_machines, special, selection)
         group.wait_for_all("waiting for each machine to prepare its share of the corpus")
     if group.is_main:
         prepare_training(config, activity, kept)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
-        prepare(sources, tokenizer, folder, special_tokens_in_text=special)
+        prepare_training(config)
     group.wait_for_all("waiting for each machine to prepare the corpus")
 
 
@@ -201,7 +225,9 @@ def open_evaluator(config: Config, training_cache: Cache, execution: Execution) 
     wanted = config.training.evaluation_tokens
     num_tokens = evaluator.count(MOST_TOKENS if wanted == "auto" else wanted)
     if num_tokens >= LEAST_VALIDATION_TOKENS:
-        return evaluator, ""
+        splits = config.data.validation_sources
+        own = ", ".join(map(str, splits)) if splits and splits == _own_splits(config) else ""
+        return evaluator, f"validating on {own}, the dataset's own split" if own else ""
     evaluator.close()
     return None, (
         f"no validation: {num_tokens} tokens are too few, so the best checkpoint is the last one. Give"

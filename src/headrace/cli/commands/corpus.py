@@ -19,6 +19,7 @@ from headrace.data.corpus.sources import DocumentKind, InvalidUtf8, MalformedLin
 from headrace.data.explain.description import describe
 from headrace.data.order.packing import PackingName
 from headrace.data.order.split import Part
+from headrace.data.selection.options import Deduplicate
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, SPEC_HELP
 from headrace.errors import UsageError
@@ -27,7 +28,10 @@ from headrace.jobs.prepare import prepare as prepare_corpus
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override, parse_yaml
 
-PREPARE_KEYS = ("tokenizer", "special_tokens_in_text", "cache_dir", "memory_budget", *SOURCE_OPTIONS)
+SELECTION_KEYS = ("deduplicate", "near_threshold")
+PREPARE_KEYS = (
+    "tokenizer", "special_tokens_in_text", "cache_dir", "memory_budget", *SELECTION_KEYS, *SOURCE_OPTIONS,
+)  # fmt: skip
 
 
 def _key(name: str) -> Any:
@@ -55,6 +59,11 @@ def prepare(
     malformed_lines: Annotated[MalformedLines | None, _key("malformed_lines")] = None,
     as_plain_text: Annotated[bool | None, _key("as_plain_text")] = None,
     max_expansion: Annotated[int | None, _key("max_expansion")] = None,
+    deduplicate: Annotated[Deduplicate | None, _key("deduplicate")] = None,
+    near_threshold: Annotated[float | None, _key("near_threshold")] = None,
+    min_document_bytes: Annotated[str | None, _key("min_document_bytes")] = None,
+    max_document_bytes: Annotated[str | None, _key("max_document_bytes")] = None,
+    languages: Annotated[str | None, _key("languages")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads that tokenise. Default: one per core.")] = None,
     memory_budget: Annotated[
         str | None, typer.Option(help="Memory for tokenising, such as 256MiB. Default: 1GiB.")
@@ -77,6 +86,11 @@ def prepare(
         "malformed_lines": malformed_lines,
         "as_plain_text": as_plain_text,
         "max_expansion": max_expansion,
+        "deduplicate": deduplicate,
+        "near_threshold": near_threshold,
+        "min_document_bytes": min_document_bytes,
+        "max_document_bytes": max_document_bytes,
+        "languages": languages,
         "memory_budget": memory_budget,
     }
     paths, data = _data_config(paths or [], {name: value for name, value in options.items() if value is not None})
@@ -86,6 +100,8 @@ def prepare(
             data.tokenizer,
             data.cache_dir or None,
             special_tokens_in_text=data.special_tokens_in_text,
+            deduplicate=data.deduplicate,
+            near_threshold=data.near_threshold,
             num_workers=workers,
             memory_budget=data.memory_budget,
             on_progress=show.update,

@@ -154,7 +154,7 @@ class Builder:
                     continue
                 try:
                     encoder = encoder or self.cache.tokenizer.encoder()
-                    self.cache.put(index, self._tokeniser.tokenise(self.cache.segments[index], encoder))
+                    self.cache.put(index, self._tokeniser.tokenise(index, encoder))
                 finally:
                     self._work.release(index)
                 self._after_segment(index)
@@ -192,12 +192,18 @@ class Builder:
         """Write the manifest, then remove what only an older version of the corpus needed."""
         cache = self.cache
         if sum(cache.entry(index).num_tokens for index in range(len(cache.segments))) == 0:
-            raise CacheError(f"{cache.path}: the corpus has no text: every document is empty.")
+            raise CacheError(
+                f"{cache.path}: the corpus has no text: every document is {'left out' if cache.dropped else 'empty'}."
+            )
         garbage = self._reuse.retire()
+        if cache.text is not None:
+            cache.duplicates = cache.text.count_duplicates(cache.dropped)
         cache.save(MANIFEST)
         (cache.path / PARTIAL).unlink(missing_ok=True)
         for key in garbage:
             cache.shards.remove(key)
+        if cache.text is not None:
+            cache.text.records.sweep()
 
     def _fail(self, problem: BaseException) -> None:
         if not isinstance(problem, HeadraceError | Exception):

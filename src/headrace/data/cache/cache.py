@@ -15,6 +15,8 @@ from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry, Manifest, is_
 from headrace.data.cache.shards import PartInfo, ShardFolder, ShardInfo, TokenArray
 from headrace.data.corpus.segments import Segment, corpus_hash
 from headrace.data.corpus.sources import Source
+from headrace.data.selection.reasons import dropped_counts, without_dropped
+from headrace.data.selection.text import SelectedText
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.errors import CacheError
 from headrace.files import digest, write_atomically, write_checked_json
@@ -53,6 +55,13 @@ class Cache:
         """Shards that only the previous version of the corpus needed."""
         self.skipped: Counter[str] = Counter()
         """Number of files left out of the corpus, by reason; empty for a cache that was opened by its manifest."""
+        self.text: SelectedText | None = None
+        """The text that is to be tokenised; None for a cache that was opened by its manifest."""
+        self.selection: dict[str, str | float] = {}
+        """What was selected from the corpus: `deduplicate`, `near_threshold`, `keep`; empty: everything."""
+        self.duplicates: dict[str, int] | None = None
+        """How many `documents` and `bytes` repeat earlier documents exactly, or did before they were dropped; None:
+        not counted, because the cache is not finished or is of an earlier version."""
         self._wanted: list[int] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -81,13 +90,15 @@ class Cache:
         cache = cls(path, manifest.tokenizer, manifest.sources, manifest.segments, manifest.entries)
         cache.shards.refuse_links()
         cache.retired = manifest.retired
+        cache.selection, cache.duplicates = manifest.selection, manifest.duplicates
         return cache
 
     def save(self, name: str) -> None:
         """Write the manifest (or, while entries are missing, the partial one)."""
         with self._changed:
             entries = list(self._entries)
-        manifest = Manifest(self.tokenizer, self.sources, self.segments, entries, self.retired)
+        facts = (self.retired, self.selection, self.duplicates)
+        manifest = Manifest(self.tokenizer, self.sources, self.segments, entries, *facts)
         with self.shards.scratch() as folder:
             write_checked_json(self.path / name, manifest.to_json(), folder / name)
 
@@ -107,6 +118,7 @@ class Cache:
             and other.is_complete
             and self.tokenizer.hash == other.tokenizer.hash
             and self.sources == other.sources
+            and self.selection == other.selection
             and [s.fingerprint for s in self.segments] == [s.fingerprint for s in other.segments]
         )
 
@@ -200,6 +212,14 @@ class Cache:
     @property
     def noticed(self) -> Counter[str]:
         """Counts of what was odd in the corpus: replaced bytes, skipped lines, empty documents, …"""
+        return without_dropped(self._counted())
+
+    @property
+    def dropped(self) -> dict[str, dict[str, int]]:
+        """What was left out when the cache was made: for each reason, the number of `documents` and of `bytes`."""
+        return dropped_counts(self._counted())
+
+    def _counted(self) -> Counter[str]:
         total: Counter[str] = Counter()
         for index in range(len(self.segments)):
             total += self.entry(index).noticed

@@ -53,6 +53,10 @@ class Manifest:
     """What each segment holds; None: it is not tokenised yet."""
     retired: list[str]
     """Shards that only the previous version of the corpus needed."""
+    selection: dict[str, str | float] = field(default_factory=dict)
+    """What was selected from the corpus; empty: everything."""
+    duplicates: dict[str, int] | None = None
+    """How many documents and bytes repeat earlier documents exactly; None: not counted."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as it is written."""
@@ -75,6 +79,8 @@ class Manifest:
             "num_documents": sum(entry.num_documents for entry in self.entries if entry),
             "segments": [_row(*pair) for pair in zip(self.segments, self.entries, strict=True)],
             "retired": self.retired,
+            "selection": self.selection,
+            "duplicates": self.duplicates,
         }
 
 
@@ -97,13 +103,15 @@ def read_manifest(path: Path, name: str) -> Manifest:
             entries.append(None if infos is None else Entry(infos, Counter(noticed)))
         for key in manifest["retired"]:
             check_key(key)
+        _check_counts(manifest)
         if name == MANIFEST and None in entries:
             raise ValueError("a finished cache lacks segments")
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as problem:
         raise CacheError(
             f"{path / name}: not as headrace writes it ({problem}). Delete {path} and run `headrace prepare` again."
         ) from None
-    return Manifest(tokenizer, sources, segments, entries, manifest["retired"])
+    chosen = (manifest.get("selection", {}), manifest.get("duplicates"))
+    return Manifest(tokenizer, sources, segments, entries, manifest["retired"], *chosen)
 
 
 def _row(segment: Segment, entry: Entry | None) -> list[Any]:
@@ -122,6 +130,14 @@ def _check_version(path: Path, manifest: dict[str, Any]) -> None:
             f"{path}: cache version {version}; this headrace reads version {VERSION}."
             " Upgrade headrace, or choose another folder: data.cache_dir=FOLDER"
         )
+
+
+def _check_counts(manifest: dict[str, Any]) -> None:
+    duplicates, selection = manifest.get("duplicates"), manifest.get("selection", {})
+    if duplicates is not None and not all(type(duplicates[unit]) is int for unit in ("documents", "bytes")):
+        raise ValueError("counts of duplicates that are not whole numbers")
+    if not isinstance(selection, dict):
+        raise ValueError("a selection that is not a table")
 
 
 def _segment(facts: list[Any], num_sources: int) -> Segment:

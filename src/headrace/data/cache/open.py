@@ -8,16 +8,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
+from headrace.data.cache.shards import ShardFolder
 from headrace.data.corpus.cuts import split_document
+from headrace.data.corpus.dataset_objects import SCHEME
 from headrace.data.corpus.readers import Reader
 from headrace.data.corpus.segments import Segment, divide_corpus
 from headrace.data.corpus.sources import Source
+from headrace.data.selection.folder import FOLDER as DOCUMENTS
+from headrace.data.selection.options import EVERYTHING, Selection
+from headrace.data.selection.text import select_text
 from headrace.data.tokens.special_tokens import SpecialTokensInText, check_special_tokens_in_text
 from headrace.data.tokens.tokenizers import Tokenizer, check_spec, load_tokenizer
 from headrace.errors import CacheError
@@ -34,26 +40,37 @@ def open_or_create(
     path: Path,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
     activity: Activity = ignore,
+    selection: Selection = EVERYTHING,
+    num_workers: int | None = None,
+    memory_budget: int | None = None,
 ) -> Cache:
     """Open the cache of a corpus in a folder, with what an earlier build left there, or create an empty one.
 
-    `special_tokens_in_text` is for a tokenizer given as a spec; a `Tokenizer` has its own.
+    `special_tokens_in_text` is for a tokenizer given as a spec; a `Tokenizer` has its own. If the selection drops
+    duplicates, all text that is new is read here, by `num_workers` within the memory budget.
     """
     check_special_tokens_in_text(special_tokens_in_text)
     if isinstance(tokenizer, str):
         check_spec(tokenizer)
+    selection.check(sources)
     activity("reading the corpus")
     skipped: Counter[str] = Counter()
     segments = divide_corpus(sources, skipped)
     previous = _previous(path)
     tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path, activity)
+    folder = ShardFolder(path, tokenizer.dtype)
+    if selection.drops_duplicates:
+        folder.make()
+    text = select_text(sources, segments, selection, path, folder.scratch, activity, num_workers, memory_budget)
+    segments = text.segments
     known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
     entries = []
     for segment in segments:
         index = known.get(segment.fingerprint)
         entries.append(None if index is None or previous is None else _usable_entry(previous, index, tokenizer))
     cache = Cache(path, tokenizer, sources, segments, entries)
-    cache.skipped = skipped
+    cache.skipped, cache.text, cache.selection = skipped, text, selection.facts
+    cache.duplicates = None if previous is None else previous.duplicates
     if previous is None or not previous.is_same(cache):
         cache.shards.make()
         cache.save_tokenizer()
@@ -65,13 +82,21 @@ def default_cache_dir(
     sources: Sequence[Source],
     tokenizer: str | Tokenizer,
     special_tokens_in_text: SpecialTokensInText = "ordinary",
+    selection: Selection = EVERYTHING,
 ) -> Path:
     """Return the default cache folder of a corpus: one in the user's cache, named by a hash of the corpus."""
     spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
-    places = [[os.path.abspath(path) for path in source.paths] for source in sources]
+    places = [[_place(path) for path in source.paths] for source in sources]
     reading = [source.reading_hash for source in sources]
-    options = [] if special_tokens_in_text == "ordinary" else [special_tokens_in_text]
+    options: list[Any] = [] if special_tokens_in_text == "ordinary" else [special_tokens_in_text]
+    selected = [selection.facts, *(source.filters for source in sources)]
+    options += [selected] if any(selected) else []
     return user_cache() / digest(canonical_json([places, reading, spec, *options]))[:16]
+
+
+def _place(path: str) -> str:
+    """Return where a source lies, whatever the current folder is; a dataset's name says all by itself."""
+    return path if path.startswith(SCHEME) else os.path.abspath(path)
 
 
 def _previous(path: Path) -> Cache | None:
@@ -85,7 +110,7 @@ def _previous(path: Path) -> Cache | None:
             continue
     if path.exists() and not path.is_dir():
         raise CacheError(f"{path}: is a file; a cache is a folder. Choose another: data.cache_dir=FOLDER")
-    ours = {"shards", "tmp", "tokenizer.json", VALIDATION, MANIFEST, PARTIAL}
+    ours = {"shards", "tmp", "tokenizer.json", VALIDATION, DOCUMENTS, MANIFEST, PARTIAL}
     if path.is_dir() and any(name not in ours and not name.endswith(".tmp") for name in os.listdir(path)):
         raise CacheError(
             f"{path}: this folder holds something other than a token cache. Choose another: data.cache_dir=FOLDER"

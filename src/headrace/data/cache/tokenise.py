@@ -46,17 +46,22 @@ class SegmentTokeniser:
         """Close the files that are open between segments."""
         self._reader.close()
 
-    def tokenise(self, segment: Segment, encoder: Encoder) -> Entry:
+    def tokenise(self, number: int, encoder: Encoder) -> Entry:
         """Return what a segment holds, once all of its shards are sealed."""
+        segment = self._cache.segments[number]
         infos: list[ShardInfo] = []
         noticed: Counter[str] = Counter()
-        for chunk in self._reader.chunks(segment):
+        for chunk in self._chunks(number):
             key = self._key(segment, chunk)
             info, chunk_noticed = self._cache.shards.find(key) or self._write(segment, chunk, key, encoder)
             noticed.update(chunk_noticed)
             if info.num_tokens:
                 infos.append(info)
         return Entry(tuple(infos), noticed)
+
+    def _chunks(self, number: int) -> Iterator[Chunk]:
+        text = self._cache.text
+        return self._reader.chunks(self._cache.segments[number]) if text is None else text.chunks(self._reader, number)
 
     def _key(self, segment: Segment, chunk: Chunk) -> str:
         # Files of a group or an archive are named in the shard, so their names are part of what it is.

@@ -40,6 +40,8 @@ class FilePart:
     """Whether its last document continues in the next chunk."""
     documents: Callable[[Counter[str]], Iterator[list[bytes]]]
     """Yields the documents, some at a time; counts what it notices on the way."""
+    is_continuation: bool = False
+    """Whether its first document began in the chunk before."""
 
 
 @dataclass

@@ -17,6 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from headrace.data.corpus.dataset_folders import DESCRIPTIONS, saved_files, saved_splits
+from headrace.data.corpus.dataset_objects import SCHEME, require_table
+from headrace.data.corpus.formats.arrow.dataset import text_bytes
 from headrace.data.corpus.formats.registry import is_readable, shown_formats, why_unread
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
@@ -43,6 +46,9 @@ def iterate_files(source: Source, skipped: Counter[str] | None = None) -> Iterat
     seen: set[tuple[int, int]] = set()
     root = _common_root(source.paths) if len(source.paths) > 1 else None
     for path in source.paths:
+        if path.startswith(SCHEME):
+            yield _dataset_as_file(path, source.text_field)
+            continue
         for name, root_length in _expand(os.path.expanduser(path), skipped):
             try:
                 status = os.stat(name)
@@ -57,6 +63,12 @@ def iterate_files(source: Source, skipped: Counter[str] | None = None) -> Iterat
                 skipped["empty file(s)"] += 1
                 continue
             yield SourceFile.from_stat(name, root_length if root is None else len(root), status)
+
+
+def _dataset_as_file(path: str, column: str) -> SourceFile:
+    """List a dataset of this process like a file: its size is that of its text."""
+    dataset = require_table(path)
+    return SourceFile(path, 0, text_bytes(dataset, column), 0, 0, dataset.state)
 
 
 def own_output(folder: str) -> str:
@@ -80,7 +92,10 @@ def _common_root(paths: Sequence[str]) -> str:
 
 
 def _expand(path: str, skipped: Counter[str]) -> Iterator[tuple[str, int]]:
-    if os.path.isdir(path):
+    saved = saved_files(path) if os.path.isdir(path) else None
+    if saved is not None:
+        yield from ((name, len(os.path.join(os.path.dirname(name), ""))) for name in saved)
+    elif os.path.isdir(path):
         found = False
         for name in _walk(path, skipped):
             found = True
@@ -133,7 +148,9 @@ def _walk(folder: str, skipped: Counter[str]) -> Iterator[str]:
         for name in sorted(names):
             if _hidden(name):
                 continue
-            if is_readable(name):
+            if name in DESCRIPTIONS and any(other.endswith(".arrow") for other in names):
+                skipped["description(s) of a dataset"] += 1
+            elif is_readable(name):
                 yield os.path.join(root, name)
             else:
                 skipped[why_unread(name)] += 1
@@ -145,6 +162,11 @@ def _is_text_folder(folder: str, trees: list[str], skipped: Counter[str]) -> boo
         if not os.path.islink(folder):  # a link such as runs/last leads to a folder that is counted itself
             skipped[f"folder(s) with a {kind} of headrace"] += 1
         return False
+    if saved_splits(folder):
+        raise CorpusError(
+            f"{folder}: a dataset with several splits, inside another folder. Name it itself, or one of its splits, so"
+            " that its test split is not trained on."
+        )
     if os.path.islink(folder):
         target = os.path.realpath(folder)
         if any(_contains(tree, target) or _contains(target, tree) for tree in trees):

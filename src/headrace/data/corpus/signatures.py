@@ -27,7 +27,7 @@ _BEGINNINGS = (
     (b"\x28\xb5\x2f\xfd", "Zstandard data", _RENAME.format(suffix=".txt.zst")),
     (b"\xfd7zXZ\x00", "xz data", _RENAME.format(suffix=".txt.xz")),
     (b"PAR1", "a parquet file", _RENAME.format(suffix=".parquet")),
-    (b"ARROW1\x00\x00", "an Arrow file", "Save it as .parquet or .jsonl"),
+    (b"ARROW1\x00\x00", "an Arrow file", _RENAME.format(suffix=".arrow")),
     (b"\x89PNG\r\n\x1a\n", "a PNG image", "Leave it out"),
     (b"\xff\xd8\xff", "a JPEG image", "Leave it out"),
     (b"GIF87a", "a GIF image", "Leave it out"),

@@ -8,19 +8,37 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
+from headrace.data.corpus.dataset_objects import SCHEME, DatasetTable, as_table, find_table, is_dataset
 from headrace.data.corpus.weights import Weight
 from headrace.errors import UsageError
 from headrace.files import digest
+from headrace.sizes import Size
 
 COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 DocumentKind = Literal["file", "line", "paragraph", "delimiter"]
 InvalidUtf8 = Literal["replace", "refuse"]
 MalformedLines = Literal["refuse", "skip"]
+
+
+def _as_tuple(given: Any) -> Any:
+    return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
+
+
+Languages = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
 class SourceOptions(BaseModel):
@@ -42,11 +60,20 @@ class SourceOptions(BaseModel):
     """Read .csv, .tsv, .json and .html files as they are, like source code, instead of the texts in them."""
     max_expansion: int = Field(default=100, ge=1)
     """A compressed file or archive that expands beyond this factor (and 64 MiB) is refused as a decompression bomb."""
+    min_document_bytes: Size = None
+    """Leave out documents of fewer bytes of UTF-8, such as 200; they are counted."""
+    max_document_bytes: Size = Field(default=None, le=1 << 20)
+    """Leave out documents of more bytes of UTF-8, such as 100KiB (at most 1MiB); they are counted."""
+    languages: Languages = ()
+    """Keep only documents in these languages, such as en,de; the others are counted. Needs headrace[language]."""
 
     @model_validator(mode="after")
-    def _check_delimiter(self) -> Self:
+    def _check_together(self) -> Self:
         if (self.document == "delimiter") != bool(self.delimiter):
             raise ValueError("data.document=delimiter and data.delimiter=TEXT go together")
+        least, most = self.min_document_bytes, self.max_document_bytes
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"min_document_bytes {least:,} is above max_document_bytes {most:,}: no document is kept")
         return self
 
 
@@ -60,12 +87,33 @@ class Source(SourceOptions):
     model_config = ConfigDict(frozen=True)
 
     path: str | tuple[str, ...]
-    """A file, a folder, a glob, or several of them."""
+    """A file, a folder, a glob, or several of them; in Python also a Hugging Face dataset."""
     name: str = ""
     """What reports call this source; by default its path."""
     weight: Weight | None = None
     """Share of the mixture: a number, or a schedule of numbers such as {0: 0.9, 80%: 0.2}. Give every source one, or
     none: without weights all sources are one corpus."""
+    _tables: tuple[DatasetTable | None, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_dataset(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Replace a dataset by its name, under which its rows are found as long as a source holds it."""
+        if not isinstance(given, dict) or not is_dataset(given.get("path")):
+            return validate(given)
+        table = as_table(given["path"])
+        return validate({**given, "path": table.path})
+
+    def model_post_init(self, _: Any) -> None:
+        """Hold the datasets that the paths name."""
+        self._tables = tuple(find_table(path) for path in self.paths if path.startswith(SCHEME))
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what sources say, not which objects they hold."""
+        return isinstance(other, Source) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.name))
 
     @model_validator(mode="after")
     def _check_path(self) -> Self:
@@ -81,6 +129,12 @@ class Source(SourceOptions):
     def label(self) -> str:
         more = len(self.paths) - 1
         return self.name or (f"{self.paths[0]} and {more:,} more" if more else self.paths[0])
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """The filters of documents that are set."""
+        named = {name: getattr(self, name) for name in ("min_document_bytes", "max_document_bytes", "languages")}
+        return {name: value for name, value in named.items() if value}
 
     @functools.cached_property
     def reading_hash(self) -> str:
@@ -146,7 +200,8 @@ class SourceFile:
 def as_sources(
     given: str | os.PathLike[str] | Source | dict[str, object] | Sequence[object], *, apart: bool = False
 ) -> list[Source]:
-    """Turn whatever a user may pass as a corpus into sources: a path, a `Source`, its fields as a dict, or a list.
+    """Turn whatever a user may pass as a corpus into sources: a path, a Hugging Face dataset, a
+    `Source`, its fields as a dict, or a list.
 
     Paths given together are one source, which stands where the first of them does; `apart`: each is its own.
 
@@ -162,6 +217,8 @@ def as_sources(
     for item in given:
         if isinstance(item, Source):
             sources.append(item)
+        elif is_dataset(item):
+            sources.append(Source.model_validate({"path": item}))
         elif isinstance(item, (str, os.PathLike)):
             if paths:
                 sources.append(Source(path=tuple(paths) if len(paths) > 1 else paths[0]))
@@ -169,7 +226,10 @@ def as_sources(
         elif isinstance(item, dict):
             sources.append(_source_from_dict(item))
         else:
-            raise UsageError(f"a source is a path, a Source or a dict of its fields, not {type(item).__name__}")
+            raise UsageError(
+                f"a source is a path, a Hugging Face dataset, a Source or a dict of its fields,"
+                f" not {type(item).__name__}"
+            )
     if not sources:
         raise UsageError("no source given: name at least one file, folder or glob")
     weighted = [source.weight is not None for source in sources]

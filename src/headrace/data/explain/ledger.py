@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 from headrace.data.order.packing import DocumentPacking
 from headrace.data.order.stream import Stream
+from headrace.data.selection.reasons import dropped_counts
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Ledger:
     """Places that hold a token to be trained on; the rest is padding."""
     source: str = ""
     """The source of a mixture; empty: the whole corpus."""
+    left_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Documents that never became tokens: for each reason, the number of `documents` and of `bytes`."""
 
     @property
     def fill_percent(self) -> float:
@@ -35,18 +39,25 @@ class Ledger:
 
 def pass_ledger(stream: Stream, source: str = "") -> Ledger:
     """Count one pass over a corpus or a source, without making its batches."""
+    noticed: Counter[str] = Counter()
+    for segment in stream.segments.tolist():
+        noticed += stream.cache.entry(segment).noticed
+    return replace(_token_ledger(stream), source=source, left_out=dropped_counts(noticed))
+
+
+def _token_ledger(stream: Stream) -> Ledger:
     packing = stream.packing
     length = packing.sequence_length
     rows = packing.num_rows(stream.epoch_size())
     tokens = sum(map(stream.split.num_tokens, stream.segments.tolist()))
     if isinstance(packing, DocumentPacking):
-        return _document_ledger(stream, packing, tokens, rows, source)
+        return _document_ledger(stream, packing, tokens, rows)
     dropped = _skipped_tokens(stream, rows * length)
     filled = rows * length
-    return Ledger(tokens, filled - dropped, tokens - filled, dropped, rows, rows * length, filled - dropped, source)
+    return Ledger(tokens, filled - dropped, tokens - filled, dropped, rows, rows * length, filled - dropped)
 
 
-def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows: int, source: str) -> Ledger:
+def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows: int) -> Ledger:
     filled = trained = 0
     for segment in stream.segments.tolist():
         first, last = stream.split.documents(segment)
@@ -55,7 +66,7 @@ def _document_ledger(stream: Stream, packing: DocumentPacking, tokens: int, rows
             kept &= (first >= skip_stop) | (last <= skip_start)
         trained += int((last - first)[kept].sum())
         filled += int((last - first - 1)[kept].sum())
-    return Ledger(tokens, trained, 0, tokens - trained, rows, rows * packing.sequence_length, filled, source)
+    return Ledger(tokens, trained, 0, tokens - trained, rows, rows * packing.sequence_length, filled)
 
 
 def _skipped_tokens(stream: Stream, limit: int) -> int:

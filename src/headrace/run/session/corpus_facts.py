@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from headrace.data.cache.cache import Cache
+from headrace.data.selection.reasons import dropped_counts, without_dropped
 from headrace.run.config import Config
 
 # Text that is seen more often teaches hardly anything new (Muennighoff et al. 2023).
@@ -47,7 +48,9 @@ def corpus_facts(cache: Cache, config: Config, max_steps: int | None) -> dict[st
         "vocab_size": cache.tokenizer.vocab_size,
         "epoch_tokens": epoch_tokens,
         "epochs": epochs,
-        "noticed": dict(noticed),
+        "duplicates": cache.duplicates,
+        "dropped": dropped_counts(noticed),
+        "noticed": dict(without_dropped(noticed)),
         "skipped": dict(cache.skipped),
         "warning": _warning(expected, epochs),
     }

@@ -131,7 +131,7 @@ class TextFormat(Format):
         content = hashlib.blake2b(how.encode(), digest_size=20)
         content.update(text.raw)
         documents = functools.partial(self.documents, source, text)
-        return FilePart(file.name, content.hexdigest(), len(text.raw), text.is_open, documents)
+        return FilePart(file.name, content.hexdigest(), len(text.raw), text.is_open, documents, text.is_continuation)
 
     def documents(self, source: Source, text: TextRange, noticed: Counter[str]) -> Iterator[list[bytes]]:
         """Yield the documents of a range, some at a time, so that millions of tiny ones never exist at once.
@@ -192,21 +192,25 @@ class RecordFormat(Format):
 
     def read(self, source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> Iterator[Chunk]:
         with unchanged(file):
-            documents: list[bytes] = []
-            noticed: Counter[str] = Counter()
-            cost = 0
-            for first, values in self.records(source, file, begin, end):
-                for number, value in enumerate(values, start=first):
-                    if value:
-                        documents.append(as_utf8(source, value, f"{file.path}, row {number}", 0, noticed))
-                        cost += len(documents[-1]) + DOCUMENT_OVERHEAD_BYTES
-                    else:
-                        noticed["empty_documents"] += 1
-                if cost >= current_scale().segment_bytes:
-                    yield _record_chunk(source, file, documents, noticed)
-                    documents, noticed, cost = [], Counter(), 0
-            if documents or noticed:
+            yield from self.chunks(source, file, begin, end)
+
+    def chunks(self, source: Source, file: SourceFile, begin: int, end: int) -> Iterator[Chunk]:
+        """Yield the records of a piece in chunks, without looking whether the file has changed."""
+        documents: list[bytes] = []
+        noticed: Counter[str] = Counter()
+        cost = 0
+        for first, values in self.records(source, file, begin, end):
+            for number, value in enumerate(values, start=first):
+                if value:
+                    documents.append(as_utf8(source, value, f"{file.path}, row {number}", 0, noticed))
+                    cost += len(documents[-1]) + DOCUMENT_OVERHEAD_BYTES
+                else:
+                    noticed["empty_documents"] += 1
+            if cost >= current_scale().segment_bytes:
                 yield _record_chunk(source, file, documents, noticed)
+                documents, noticed, cost = [], Counter(), 0
+        if documents or noticed:
+            yield _record_chunk(source, file, documents, noticed)
 
 
 def expected_bytes(file: SourceFile) -> int:

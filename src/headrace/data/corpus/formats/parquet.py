@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from headrace.data.corpus.expansion import check_expansion, expansion_limit
+from headrace.data.corpus.formats.arrow.columns import BATCH_BYTES, bounded_texts, check_text_column
 from headrace.data.corpus.formats.format import Piece, RecordFormat
 from headrace.data.corpus.formats.parquet_pages import page_bytes
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
 
-BATCH_BYTES = 1 << 20
 DECODED_BYTES = 16 << 20
 MAX_BATCH_ROWS = 1024
 
@@ -83,31 +81,13 @@ def iterate_texts(
                 most_rows = min(MAX_BATCH_ROWS, DECODED_BYTES / max(dictionary_bytes, 1))
                 batch_rows = int(max(1, min(most_rows, BATCH_BYTES / max(row_bytes, 1))))
                 for batch in file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False):
-                    for texts in _bounded(batch.column(0)):
+                    for texts in bounded_texts(batch.column(0)):
                         yield row, texts
                         row += len(texts)
             except (pa.ArrowException, OSError, ValueError) as problem:
                 raise CorpusError(
                     f"{path}: damaged or truncated parquet file (row group {group}, after row {row}: {problem})."
                 ) from None
-
-
-def _bounded(values: Any) -> Iterator[list[bytes | None]]:
-    """Decode a batch about a MiB at a time: a few rows of a dictionary may stand for gigabytes."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    is_dictionary = pa.types.is_dictionary(values.type)
-    lengths = pc.binary_length(values.dictionary).take(values.indices) if is_dictionary else pc.binary_length(values)
-    stops = np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
-    start = 0
-    while start < len(values):
-        before = int(stops[start - 1]) if start else 0
-        stop = max(int(np.searchsorted(stops, before + BATCH_BYTES, "right")), start + 1)
-        part = values.slice(start, stop - start)
-        part = part.dictionary_decode() if is_dictionary else part
-        yield part.cast(pa.large_binary()).to_pylist()
-        start = stop
 
 
 def _column_number(file: Any, column: str) -> int:
@@ -123,7 +103,7 @@ def _opened(path: str, column: str) -> Iterator[Any]:
     try:
         with pa.OSFile(os.fsencode(path)) as handle:  # as bytes: a path may be anything, and is never an address
             metadata = pq.read_metadata(handle)
-            _check_column(path, column, metadata.schema.to_arrow_schema())
+            check_text_column(path, column, metadata.schema.to_arrow_schema())
             # Without these, pyarrow reads whole column chunks ahead. (Asked for dictionaries, it would make one of all
             # values of a row group, also where the file has none.)
             options = {"pre_buffer": False, "buffer_size": 1 << 20}
@@ -131,16 +111,3 @@ def _opened(path: str, column: str) -> Iterator[Any]:
                 yield file
     except (pa.ArrowException, OSError) as problem:
         raise CorpusError(f"{path}: not a readable parquet file: {problem}") from None
-
-
-def _check_column(path: str, column: str, schema: Any) -> None:
-    import pyarrow as pa
-
-    if column not in schema.names:
-        known = ", ".join(schema.names)
-        raise CorpusError(f"{path}: no column {column!r} (it has: {known}). Name the right one: data.text_field=NAME")
-    kind = schema.field(column).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    if not any(test(kind) for test in is_text):
-        raise CorpusError(f"{path}: column {column!r} holds {kind}, not text.")

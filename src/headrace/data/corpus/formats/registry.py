@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.data.corpus.dataset_objects import SCHEME
+from headrace.data.corpus.formats.arrow.dataset import DATASET
+from headrace.data.corpus.formats.arrow.files import Arrow
 from headrace.data.corpus.formats.docx import Docx
 from headrace.data.corpus.formats.format import ChosenFormat, Format
 from headrace.data.corpus.formats.html import Html
@@ -17,7 +20,7 @@ from headrace.data.corpus.formats.zip import Zip
 from headrace.data.corpus.sources import COMPRESSED_SUFFIXES, Source, SourceFile, suffix_of
 from headrace.data.corpus.streams import beginning_of
 
-FORMATS: list[Format] = [TEXT, JsonLines(), Parquet(), Csv(), Tsv(), Json(), Html(), Docx(), Zip(), Tar()]
+FORMATS: list[Format] = [TEXT, JsonLines(), Parquet(), Arrow(), Csv(), Tsv(), Json(), Html(), Docx(), Zip(), Tar()]
 _BY_SUFFIX = {suffix: format for format in FORMATS for suffix in format.suffixes}
 
 
@@ -28,7 +31,10 @@ def register(format: Format) -> None:
 
 
 def format_of(path: str) -> Format:
-    """Return the format of a file, by its suffix before any suffix of compression; of any other file, plain text."""
+    """Return the format of a file, by its suffix before any suffix of compression; of any other file, plain text.
+    Rows of a Hugging Face dataset have a format of their own."""
+    if path.startswith(SCHEME):
+        return DATASET
     return _BY_SUFFIX.get(suffix_of(path, strip_compression=True), TEXT)
 
 
