@@ -143,13 +143,15 @@ class TrainingProcess:
         self.is_stopping = False
 
     def __call__(self, config: Path, run: Path) -> None:
+        if self.is_stopping:
+            raise StoppedError(f"{run}: not begun. The same command goes on with it.")
         log = config.parent / "train.log"
         command = [sys.executable, "-m", "lab.training", "train", str(config)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_PACKAGE), os.environ.get("PYTHONPATH", "")])}
         with open(log, "ab") as words:
             process = self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=words, stderr=words, env=environment
-            )
+                command, stdin=subprocess.PIPE, stdout=words, stderr=words, env=environment, start_new_session=True
+            )  # in a session of its own: a Ctrl-C of the terminal reaches it once, by way of this process
             try:
                 if self.is_stopping:  # asked while it was being started
                     process.terminate()

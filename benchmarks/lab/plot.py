@@ -38,7 +38,7 @@ def draw(rows: Sequence[Row]) -> str:
 
 
 def _panel(title: str, rows: Sequence[Row]) -> str:
-    values = [value for row in rows for value in row.values]
+    values = [value for row in rows for value in (*row.values, *row.bar)]
     ticks = nice_ticks(min(values), max(values))
     low, high = ticks[0], ticks[-1]
 
@@ -62,13 +62,13 @@ def _row(row: Row, y: float, x: Callable[[float], float]) -> str:
     """Draw a variant: its name, a dot for each seed, its mean, and a bar of one standard deviation to each side."""
     name = row.variant if len(row.variant) <= 42 else f"{row.variant[:41]}…"
     dots = "".join(f'<circle class="dot mark" cx="{x(value):.1f}" cy="{y}" r="4"/>' for value in row.values)
-    spread = row.spread or 0.0
-    bar = f'<line class="bar" x1="{x(row.mean - spread):.1f}" x2="{x(row.mean + spread):.1f}" y1="{y}" y2="{y}"/>'
+    low, high = row.bar
+    bar = f'<line class="bar" x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{y}" y2="{y}"/>'
     mean = f'<line class="bar" x1="{x(row.mean):.1f}" x2="{x(row.mean):.1f}" y1="{y - 7}" y2="{y + 7}"/>'
     words = f"{row.mean:.4f}"
     title = f"<title>{escape(row.variant)}: {words} ({row.verdict})</title>"
     return (
         f'<text x="{LEFT - 12}" y="{y + 4}" text-anchor="end">{escape(name)}</text>'
-        f'<g class="{row.verdict}">{title}{bar if spread else ""}{mean}{dots}</g>'
+        f'<g class="{row.verdict}">{title}{bar}{mean}{dots}</g>'
         f'<text class="small" x="{WIDTH - RIGHT + 12}" y="{y + 4}">{words}</text>'
     )

@@ -16,6 +16,9 @@ from lab.plot import draw
 from lab.spread import Row, compare
 from lab.table import Table
 
+DISTURBED_PERCENT = 5.0
+"""The share of the processor from which other programs spoil a comparison at equal seconds."""
+
 
 def write_results(
     out: Path, table: Table, results: Sequence[Mapping[str, Any]], failures: Mapping[str, str]
@@ -52,8 +55,20 @@ def as_markdown(table: Table, rows: Sequence[Row], num_finished: int, failures: 
                 {f"{row.variant}: {result['note']}.  " for row in mine for result in row.results if result["note"]}
             ),
         ]
+    lines += _disturbances(rows)
     lines += [f"Failed: {name}: {why}  " for name, why in failures.items()]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _disturbances(rows: Sequence[Row]) -> list[str]:
+    """Return a warning for each run that is limited by seconds and was slowed down by other programs."""
+    timed = [result for row in rows if row.budget.endswith(" s") for result in row.results]
+    return [
+        f"Disturbed: {result['variant']}, {result['corpus']}, {result['budget']}, seed {result['seed']}: other programs"
+        f" took {result['taken_by_others_percent']:.0f}% of the processor. Delete its run and repeat it.  "
+        for result in timed
+        if (result["taken_by_others_percent"] or 0.0) > DISTURBED_PERCENT
+    ]
 
 
 def _line(row: Row) -> str:

@@ -39,6 +39,11 @@ class Row:
         """The standard deviation between seeds; None for a single one."""
         return stdev(self.values) if len(self.values) > 1 else None
 
+    @property
+    def bar(self) -> tuple[float, float]:
+        """The mean less and plus the standard deviation between seeds; the mean twice for a single one."""
+        return self.mean - (self.spread or 0.0), self.mean + (self.spread or 0.0)
+
 
 @dataclass(frozen=True)
 class Noise:

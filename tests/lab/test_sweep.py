@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+import psutil
 import pytest
 
 from headrace.errors import HeadraceError, UsageError
-from tests.lab.conftest import TABLE, train_here
+from tests.conftest import make_text
+from tests.lab.conftest import BENCHMARKS, TABLE, train_here
 
 if TYPE_CHECKING:
     from lab.corpora import Library
@@ -177,10 +182,39 @@ def test_a_training_process_that_fails_is_told_with_its_last_words(tmp_path: Pat
 
 
 def test_the_command_can_be_started_by_its_folder() -> None:
-    import subprocess
-
-    from tests.lab.conftest import BENCHMARKS
-
     done = subprocess.run([sys.executable, str(BENCHMARKS / "lab"), "corpora"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "debian-books" in done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_laboratory_leaves_no_process_and_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "shakespeare.txt").write_text(make_text(60_000))
+    table = tmp_path / "table.json"
+    budget = {"budgets": ["600 steps"], "corpora": ["shakespeare"], "seeds": 1, "variants": {"one": "save_every=5"}}
+    table.write_text(json.dumps({**TABLE, **budget}))
+    places = ["--out", tmp_path / "out", "--corpora", tmp_path / "corpora", "--texts", tmp_path]
+    command = [sys.executable, BENCHMARKS / "lab", "run", table, *places]
+    run = tmp_path / "out" / "one--shakespeare--600-steps--seed-0"
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        _wait_until(lambda: (run / "checkpoints" / "last").exists())
+        [child] = psutil.Process(first.pid).children()
+        first.send_signal(number)
+        assert first.wait(30) == (3 if number == signal.SIGTERM else -signal.SIGKILL)
+    finally:
+        first.kill()
+        first.wait()
+    _wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["finished"] == 1
+    assert "resuming from step" in (run / "lab" / "train.log").read_text()
+
+
+def _wait_until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "waited for too long"
+        time.sleep(0.02)
