@@ -125,7 +125,7 @@ def _myself() -> dict[str, Any]:
 
 def _lives(owner: dict[str, Any]) -> bool:
     try:
-        return abs(psutil.Process(owner["process"]).create_time() - owner.get("started", 0.0)) < 1.0
+        return bool(abs(psutil.Process(owner["process"]).create_time() - owner.get("started", 0.0)) < 1.0)
     except psutil.Error:
         return False
 
