@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -54,6 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
     except HeadraceError as problem:
         print(problem, file=sys.stderr)
         return problem.exit_code
+    except BrokenPipeError:  # whoever reads has enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def make_corpora(library: Library, names: list[str]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,9 @@ def test_tables_of_the_project_are_sound() -> None:
     assert tables
     for path in tables:
         assert set(read_table(path).corpora) <= RECIPES.keys()
+
+
+@pytest.mark.parametrize("name", ["budget", "table", "spread", "corpora"])
+def test_examples_in_docstrings(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(f"lab.{name}"))
+    assert found.attempted and not found.failed
