@@ -63,8 +63,8 @@ def pooled_noise(groups: Iterable[Sequence[float]], given: float = 0.0) -> Noise
 
     `given` is used where no variant has two seeds; None if that is not known either.
 
-    >>> pooled_noise([[1.0, 1.2], [2.0, 2.2]])
-    Noise(deviation=0.1414213562373095, num_freedoms=2)
+    >>> pooled_noise([[1.0, 3.0], [2.0, 4.0], [7.0]])
+    Noise(deviation=1.4142135623730951, num_freedoms=2)
     """
     several = [values for values in groups if len(values) > 1]
     freedoms = sum(len(values) - 1 for values in several)
