@@ -47,6 +47,8 @@ def test_training_on_a_cache_is_training_on_its_text(command: Command, cache: hr
     [
         (["data.tokenizer=char"], "built with the tokenizer 'bpe:300', not 'char'"),
         (["a.txt"], "a token cache, which is trained on alone"),
+        (["data.deduplicate=exact"], "selected when this cache was built. Leave data.deduplicate out"),
+        (["data.min_document_bytes=9"], "selected when this cache was built. Leave data.min_document_bytes out"),
     ],
 )
 def test_a_cache_goes_with_nothing_else(command: Command, cache: hr.Cache, more: list[str], says: str) -> None:

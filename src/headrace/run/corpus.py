@@ -11,6 +11,7 @@ from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL
 from headrace.data.cache.open import VALIDATION, default_cache_dir, sample_documents
+from headrace.data.config import DataConfig
 from headrace.data.corpus.dataset_folders import validation_split
 from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source, as_sources, standard_library
@@ -27,6 +28,8 @@ from headrace.training.evaluate import Evaluator
 from headrace.training.execution import Execution
 from headrace.training.pauses import MOST_TOKENS
 
+SELECTING = ("deduplicate", "min_document_bytes", "max_document_bytes", "languages")
+"""Keys that say which documents of a text become tokens."""
 LEAST_VALIDATION_TOKENS = 32  # the loss on fewer tokens is meaningless
 
 
@@ -47,6 +50,12 @@ def given_cache(config: Config) -> Cache | None:
         raise UsageError(
             f"{caches[0]}: this cache was built with the tokenizer {tokenizer.spec!r}, not {data.tokenizer!r}. Leave"
             " data.tokenizer out, or name the text instead of its cache."
+        )
+    selecting = [name for name in SELECTING if getattr(data, name) != DataConfig.model_fields[name].default]
+    if selecting:
+        raise UsageError(
+            f"data.{selecting[0]}: the documents of {caches[0]} were selected when this cache was built. Leave"
+            f" data.{selecting[0]} out, or name the text instead of its cache."
         )
     data.tokenizer, data.special_tokens_in_text = tokenizer.spec, tokenizer.special_tokens_in_text
     return cache
