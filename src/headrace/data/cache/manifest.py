@@ -53,6 +53,8 @@ class Manifest:
     """What each segment holds; None: it is not tokenised yet."""
     retired: list[str]
     """Shards that only the previous version of the corpus needed."""
+    listing: str = ""
+    """Hash of the list of files that the segments were made from; empty where all files are on this disk."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as it is written."""
@@ -75,6 +77,7 @@ class Manifest:
             "num_documents": sum(entry.num_documents for entry in self.entries if entry),
             "segments": [_row(*pair) for pair in zip(self.segments, self.entries, strict=True)],
             "retired": self.retired,
+            **({"listing": self.listing} if self.listing else {}),
         }
 
 
@@ -103,7 +106,7 @@ def read_manifest(path: Path, name: str) -> Manifest:
         raise CacheError(
             f"{path / name}: not as headrace writes it ({problem}). Delete {path} and run `headrace prepare` again."
         ) from None
-    return Manifest(tokenizer, sources, segments, entries, manifest["retired"])
+    return Manifest(tokenizer, sources, segments, entries, manifest["retired"], str(manifest.get("listing", "")))
 
 
 def _row(segment: Segment, entry: Entry | None) -> list[Any]:

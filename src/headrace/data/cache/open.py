@@ -15,7 +15,9 @@ from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.corpus.cuts import split_document
+from headrace.data.corpus.layout import list_remote
 from headrace.data.corpus.readers import Reader
+from headrace.data.corpus.remote.addresses import is_remote
 from headrace.data.corpus.segments import Segment, divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.tokens.special_tokens import SpecialTokensInText, check_special_tokens_in_text
@@ -44,8 +46,8 @@ def open_or_create(
         check_spec(tokenizer)
     activity("reading the corpus")
     skipped: Counter[str] = Counter()
-    segments = divide_corpus(sources, skipped)
     previous = _previous(path)
+    segments, listing = _divide(sources, skipped, previous)
     tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path, activity)
     known = {} if previous is None else {s.fingerprint: i for i, s in enumerate(previous.segments)}
     entries = []
@@ -53,7 +55,7 @@ def open_or_create(
         index = known.get(segment.fingerprint)
         entries.append(None if index is None or previous is None else _usable_entry(previous, index, tokenizer))
     cache = Cache(path, tokenizer, sources, segments, entries)
-    cache.skipped = skipped
+    cache.skipped, cache.listing = skipped, listing
     if previous is None or not previous.is_same(cache):
         cache.shards.make()
         cache.save_tokenizer()
@@ -68,10 +70,22 @@ def default_cache_dir(
 ) -> Path:
     """Return the default cache folder of a corpus: one in the user's cache, named by a hash of the corpus."""
     spec = tokenizer if isinstance(tokenizer, str) else tokenizer.hash
-    places = [[os.path.abspath(path) for path in source.paths] for source in sources]
+    places = [[path if is_remote(path) else os.path.abspath(path) for path in source.paths] for source in sources]
     reading = [source.reading_hash for source in sources]
     options = [] if special_tokens_in_text == "ordinary" else [special_tokens_in_text]
     return user_cache() / digest(canonical_json([places, reading, spec, *options]))[:16]
+
+
+def _divide(sources: Sequence[Source], skipped: Counter[str], previous: Cache | None) -> tuple[list[Segment], str]:
+    """Return the segments of a corpus, and the hash of its list of files if some are remote.
+
+    Those of a list that an earlier build has divided are taken from there: that needs no request but for the list.
+    """
+    listing = list_remote(sources, skipped)
+    if listing is None:
+        return divide_corpus(sources, skipped), ""
+    known = listing.attach(previous.segments) if previous is not None and previous.listing == listing.hash else None
+    return known or divide_corpus(sources, listed=listing.files), listing.hash
 
 
 def _previous(path: Path) -> Cache | None:

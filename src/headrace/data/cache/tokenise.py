@@ -17,6 +17,7 @@ from headrace.data.cache.shard_writer import ShardWriter
 from headrace.data.cache.shards import PartInfo, ShardInfo, TokenArray
 from headrace.data.corpus.chunks import Chunk, FilePart
 from headrace.data.corpus.readers import Reader
+from headrace.data.corpus.remote.fetch import stopping_when
 from headrace.data.corpus.segments import Segment
 from headrace.data.tokens.encoders import Encoder
 from headrace.data.tokens.tokenizers import Tokenizer
@@ -50,13 +51,18 @@ class SegmentTokeniser:
         """Return what a segment holds, once all of its shards are sealed."""
         infos: list[ShardInfo] = []
         noticed: Counter[str] = Counter()
-        for chunk in self._reader.chunks(segment):
+        for chunk in self._chunks(segment):
             key = self._key(segment, chunk)
             info, chunk_noticed = self._cache.shards.find(key) or self._write(segment, chunk, key, encoder)
             noticed.update(chunk_noticed)
             if info.num_tokens:
                 infos.append(info)
         return Entry(tuple(infos), noticed)
+
+    def _chunks(self, segment: Segment) -> Iterator[Chunk]:
+        """Yield the text of a segment; waiting for a remote file ends when the builder is closed."""
+        with stopping_when(self._is_closing):
+            yield from self._reader.chunks(segment)
 
     def _key(self, segment: Segment, chunk: Chunk) -> str:
         # Files of a group or an archive are named in the shard, so their names are part of what it is.

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from headrace.data.corpus.remote.addresses import shown, without_secrets
 from headrace.data.corpus.weights import Weight
 from headrace.errors import UsageError
 from headrace.files import digest
@@ -60,12 +61,23 @@ class Source(SourceOptions):
     model_config = ConfigDict(frozen=True)
 
     path: str | tuple[str, ...]
-    """A file, a folder, a glob, or several of them."""
+    """A file, a folder, a glob, or several of them; on this disk, or at s3://, gs://, https:// or hf://datasets/."""
     name: str = ""
     """What reports call this source; by default its path."""
     weight: Weight | None = None
     """Share of the mixture: a number, or a schedule of numbers such as {0: 0.9, 80%: 0.2}. Give every source one, or
     none: without weights all sources are one corpus."""
+
+    @field_validator("path")
+    @classmethod
+    def _without_secrets(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """Keep signatures and passwords of web addresses out of what is stored and shown."""
+        paths = [given] if isinstance(given, str) else list(given)
+        addresses = [shown(path) for path in paths]
+        for number, address in enumerate(addresses):
+            if address in addresses[:number] and address != paths[number]:
+                raise ValueError(f"{address} is given twice, with other queries; what stands after ? is not a name")
+        return addresses[0] if isinstance(given, str) else tuple(addresses)
 
     @model_validator(mode="after")
     def _check_path(self) -> Self:
@@ -101,6 +113,12 @@ class SourceFile:
     mtime_ns: int
     ctime_ns: int
     inode: int
+    version: str = ""
+    """What a store says of the content of a remote file (its ETag, for instance); empty: a file on this disk."""
+
+    @property
+    def is_remote(self) -> bool:
+        return bool(self.version)
 
     @property
     def name(self) -> str:
@@ -120,6 +138,8 @@ class SourceFile:
     @property
     def fingerprint(self) -> str:
         """Text that changes whenever the file may have: ctime moves with every write, even if mtime is put back."""
+        if self.is_remote:
+            return f"{self.path}|{self.size}|{self.version}"
         return f"{self.path}|{self.size}|{self.mtime_ns}|{self.ctime_ns}|{self.inode}"
 
     def is_as(self, status: os.stat_result) -> bool:
@@ -197,7 +217,8 @@ def _source_from_dict(fields: dict[str, object]) -> Source:
         key = ".".join(str(part) for part in first["loc"]) or "source"
         known = ", ".join((*Source.__annotations__, *SourceOptions.model_fields))
         message = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"source {fields!r}: {key}: {message} (fields of a source: {known})") from None
+        given = without_secrets(repr(fields))
+        raise UsageError(f"source {given}: {key}: {message} (fields of a source: {known})") from None
 
 
 def standard_library() -> Source:
