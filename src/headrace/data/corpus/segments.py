@@ -55,13 +55,18 @@ class FileList(Sequence[SourceFile]):
 
     def __getitem__(self, index: int) -> SourceFile:  # type: ignore[override]
         version = self._versions.split("\0")[index] if self._versions else ""
-        return SourceFile(self._paths.split("\0")[index], *map(int, self._fields[index]), version)
+        return _file(self._paths.split("\0")[index], self._fields[index].tolist(), version)
 
     def __iter__(self) -> Iterator[SourceFile]:
         if len(self):
             versions = self._versions.split("\0") if self._versions else itertools.repeat("", len(self))
             for path, fields, version in zip(self._paths.split("\0"), self._fields.tolist(), versions, strict=True):
-                yield SourceFile(path, *fields, version)
+                yield _file(path, fields, version)
+
+
+def _file(path: str, fields: list[int], version: str) -> SourceFile:
+    root_length, size, mtime_ns, ctime_ns, inode = fields
+    return SourceFile(path, root_length, size, mtime_ns, ctime_ns, inode, version)
 
 
 @dataclass(frozen=True, slots=True)

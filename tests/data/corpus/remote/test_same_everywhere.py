@@ -1,4 +1,4 @@
-"""One corpus, one hash: order and ids are the same from disk, S3, a web server, the hub and any file system of fsspec."""
+"""One corpus, one hash: order and ids are the same from disk, S3, a web server, the hub and file systems of fsspec."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_an_interrupted_build_continues(web: WebServer, tmp_path: Path) -> None:
         cache.require([0, 1, 2])
         builder.close()
     done = sum(cache.has(index) for index in range(len(cache.segments)))
-    assert 3 <= done
+    assert done >= 3
     web.requests.clear()
     again = hr.prepare(f"{web.address}/corpus.txt", tokenizer="byte", out=tmp_path / "cache")
     assert again.num_tokens == len(text) + 1

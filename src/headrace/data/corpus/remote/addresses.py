@@ -1,8 +1,8 @@
 """Addresses of remote files: which paths are some, what of them may be shown, and where a store ends and a key begins.
 
-A web address may carry a secret: a signature in its query, or a password before its host. So an address has a shown form
-without either, which is what sources, manifests, reports and errors hold, and the address as it was given is remembered
-in this process and, by an environment variable, in those that it starts; it is never written to a file.
+A web address may carry a secret: a signature in its query, or a password before its host. So an address has a form to
+be shown without either, which is what sources, manifests, reports and errors hold. The address as it was given is
+remembered in this process and, by an environment variable, in those that it starts; it is never written to a file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranges of remote files, fetched in parallel by a few threads, retried with growing pauses, resumed where they were cut."""
+"""Ranges of remote files: fetched in parallel by a few threads, retried with growing pauses, resumed where cut off."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Check = Callable[[], bool]
 T = TypeVar("T")
 
 
-class Stopped(CorpusError):
+class Stopped(CorpusError):  # noqa: N818 - a way out, not an error
     """Raised in a reader whose work is no longer wanted."""
 
 
@@ -60,7 +60,7 @@ def failed(address: str, failure: Failure) -> CorpusError:
 
 
 def patiently(address: str, attempt: Callable[[Store], T], is_stopped: Check | None = None) -> T:
-    """Return what an attempt at a store returns; one that fails is repeated, after growing pauses, if it may succeed."""
+    """Return what an attempt at a store returns; it is repeated, after growing pauses, while it may yet succeed."""
     is_stopped = is_stopped or current_check()
     failures = 0
     while True:

@@ -22,6 +22,7 @@ class HubStore(Store):
 
     def __init__(self, _: str) -> None:
         self._hub = require("huggingface_hub", "remote")
+        self._errors = require("huggingface_hub.errors", "remote")
         self._system = self._hub.HfFileSystem(skip_instance_cache=True)
         self._pinned: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -29,7 +30,7 @@ class HubStore(Store):
     def look_up(self, key: str) -> Entry | None:
         try:
             facts = self._system.info(self._at_commit(key, is_new=True))
-        except (FileNotFoundError, self._hub.errors.EntryNotFoundError):
+        except (FileNotFoundError, self._errors.EntryNotFoundError):
             return None
         except Exception as problem:
             raise failure_of(problem) from None
@@ -39,7 +40,7 @@ class HubStore(Store):
         try:
             path = self._at_commit(folder.rstrip("/"), is_new=True)
             found = self._system.find(path, detail=True)
-        except (FileNotFoundError, self._hub.errors.EntryNotFoundError):
+        except (FileNotFoundError, self._errors.EntryNotFoundError):
             return
         except Exception as problem:
             raise failure_of(problem) from None
@@ -73,13 +74,13 @@ class HubStore(Store):
             facts = self._hub.HfApi().repo_info(
                 f"{owner}/{name}", repo_type=kind.removesuffix("s"), revision=revision.replace("%2F", "/") or None
             )
-        except self._hub.errors.RevisionNotFoundError:
+        except self._errors.RevisionNotFoundError:
             raise Failure(f"the repository has no revision {revision!r}", "Check the address") from None
-        except self._hub.errors.GatedRepoError:
+        except self._errors.GatedRepoError:
             raise Failure(
                 "access must be asked for on the hub", "Ask for it on its page there, then `hf auth login`"
             ) from None
-        except self._hub.errors.RepositoryNotFoundError:
+        except self._errors.RepositoryNotFoundError:
             raise Failure(
                 "there is no such repository on the hub, or it is private",
                 "Check the address; for a private one: `hf auth login`, or set HF_TOKEN",

@@ -23,7 +23,10 @@ _RUN_NAMES = ({"environment.json", "config.json"},)
 
 
 def iterate_remote(address: str, skipped: Counter[str], root_length: int | None = None) -> Iterator[SourceFile]:
-    """Yield the readable files at an address, in sorted order; `root_length`: of the folder that they are named within."""
+    """Yield the readable files at an address, in sorted order.
+
+    `root_length`: the length of the part of their paths that says where the corpus lies, if it is not this address.
+    """
     if _MAGIC.search(split_address(address).store):
         raise UsageError(f"{address}: a pattern begins after the name of the bucket.")
     if not patiently(address, lambda store: store.can_list):

@@ -42,7 +42,7 @@ class RemoteFile(io.RawIOBase):
         super().__init__()
         self._file = file
         self._entry = Entry(split_address(file.path).key, file.size, file.version)
-        self._parts = deque[_Part]() if like is None else like._parts.copy()  # next to one another, in order
+        self._parts: deque[_Part] = deque() if like is None else like._parts.copy()  # next to one another, in order
         self._is_shared = like is not None
         self._place = 0
         self._step = FIRST_PART_BYTES
@@ -107,7 +107,7 @@ class RemoteFile(io.RawIOBase):
     def read_at(self, size: int, place: int) -> bytes:
         """Return bytes at a place; fewer where the file ends."""
         end = min(place + size, self._file.size)
-        pieces = []
+        pieces: list[bytes] = []
         while place < end:
             part = self._part_at(place)
             if part is None:
@@ -123,7 +123,7 @@ class RemoteFile(io.RawIOBase):
         return [self._wait(part) for part in parts]
 
     def _read_ahead(self, place: int) -> None:
-        """Forget what lies before a place, and have the requests after it under way; more of them, the longer it goes."""
+        """Forget what lies before a place, and have the requests after it under way: more of them as it goes on."""
         if self._part_at(place) is None:
             self._drop()
             self._step, self._depth = FIRST_PART_BYTES, 1
