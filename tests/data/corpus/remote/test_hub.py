@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from headrace.data.corpus.sources import as_sources
 from headrace.errors import CorpusError
 from tests.data.corpus.remote.corpora import identity, write_corpus
 from tests.data.corpus.remote.hub_server import Hub, hub_server
+from tests.data.corpus.remote.web_server import Answer, Request
 
 pytestmark = pytest.mark.usefixtures("small_scale")
 
@@ -60,6 +62,18 @@ def test_files_are_read_as_they_were_listed(hub: Hub, tmp_path: Path) -> None:
     hr.prepare("hf://datasets/me/mine", tokenizer="byte", out=tmp_path / "cache")
     read = {request.path.rpartition("/")[2] for request in hub.server.requests if "/resolve/" in request.path}
     assert read == {"a.txt"}  # a commit that changes one file is one file's work
+
+
+def test_a_hub_that_never_answers(hub: Hub, tmp_path: Path) -> None:
+    def stall(request: Request, answer: Answer) -> None:
+        answer.status, answer.headers, answer.body = 200, {"Content-Length": "9"}, b""
+        answer.pause_s = 30.0
+
+    hub.server.trouble = stall
+    began = time.monotonic()
+    with pytest.raises(CorpusError, match="the server does not answer, or stopped sending"):
+        hr.prepare("hf://datasets/me/mine", tokenizer="byte", out=tmp_path / "cache")
+    assert time.monotonic() - began < 20
 
 
 def test_what_is_not_there(hub: Hub, tmp_path: Path) -> None:

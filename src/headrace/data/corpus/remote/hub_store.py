@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.data.corpus.remote.failures import failure_of
+from headrace.data.corpus.remote.patience import current_patience
 from headrace.data.corpus.remote.store import Entry, Failure, Store
 from headrace.extras import require
 
@@ -23,6 +24,8 @@ class HubStore(Store):
     def __init__(self, _: str) -> None:
         self._hub = require("huggingface_hub", "remote")
         self._errors = require("huggingface_hub.errors", "remote")
+        # Its own client waits for an answer for ever.
+        require("huggingface_hub.utils", "remote").get_session().timeout = current_patience().stall_s
         self._system = self._hub.HfFileSystem(skip_instance_cache=True)
         self._pinned: dict[str, str] = {}
         self._lock = threading.Lock()
