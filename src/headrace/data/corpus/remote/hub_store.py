@@ -75,7 +75,10 @@ class HubStore(Store):
         name, _, revision = name.partition("@")
         try:
             facts = self._hub.HfApi().repo_info(
-                f"{owner}/{name}", repo_type=kind.removesuffix("s"), revision=revision.replace("%2F", "/") or None
+                f"{owner}/{name}",
+                repo_type=kind.removesuffix("s"),
+                revision=revision.replace("%2F", "/") or None,
+                timeout=current_patience().stall_s,
             )
         except self._errors.RevisionNotFoundError:
             raise Failure(f"the repository has no revision {revision!r}", "Check the address") from None
