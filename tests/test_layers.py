@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "headrace"
 LAYERS = [
     ["errors"],
-    ["activity", "files", "units", "sizes", "locks", "quick", "stages"],
+    ["activity", "extras", "files", "units", "sizes", "locks", "quick", "stages"],
     ["data", "models", "machine"],
     ["native"],
     ["distributed"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.cli import display
+from headrace.data.corpus.remote.addresses import is_remote, shown, without_secrets
 from headrace.errors import CheckpointError, UsageError
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override, read_config_file
@@ -18,7 +19,8 @@ CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 def config_files(arguments: list[str]) -> list[str]:
     """Return the arguments that are configuration files."""
-    return [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not is_json_text(a)]
+    named = [a for a in arguments if a.endswith(CONFIG_SUFFIXES) and "=" not in a and not is_remote(a)]
+    return [a for a in named if not is_json_text(a)]
 
 
 def gather(
@@ -60,11 +62,11 @@ def gather(
     for file in files:
         layers.add(read_config_file(Path(file)), file)
     if corpus:
-        layers.add({"data.sources": corpus}, "the command line")
+        layers.add({"data.sources": [shown(path) for path in corpus]}, "the command line")
     if out is not None:
         layers.add({"run.out": str(out)}, "--out")
     for text, key, value in typed:
-        layers.add({key: value}, text)
+        layers.add({key: value}, without_secrets(text))
     return layers
 
 

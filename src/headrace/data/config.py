@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from headrace.data.corpus.remote.addresses import shown
 from headrace.data.corpus.sources import Source, SourceOptions
 from headrace.data.corpus.weights import MOST_STEPS, Weight
 from headrace.data.order.packing import PackingName
@@ -72,7 +73,17 @@ DEFAULTS = LoaderOptions()
 
 
 def _as_list(given: Any) -> Any:
-    return [given] if isinstance(given, (str, dict)) else given
+    """Return sources as a list, in which web addresses have no secrets: configurations are written to files."""
+    given = [given] if isinstance(given, (str, dict)) else given
+    return [_shown(source) for source in given] if isinstance(given, (list, tuple)) else given
+
+
+def _shown(source: Any) -> Any:
+    if isinstance(source, dict) and "path" in source:
+        return {**source, "path": _shown(source["path"])}
+    if isinstance(source, (list, tuple)):
+        return [_shown(path) for path in source]
+    return shown(source) if isinstance(source, str) else source
 
 
 Sources = Annotated[list[str | dict[str, Any]], BeforeValidator(_as_list)]

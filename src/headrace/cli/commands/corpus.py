@@ -15,6 +15,7 @@ from headrace.cli.keys import describe_key
 from headrace.cli.tokenising import build_progress
 from headrace.data.cache.cache import Cache
 from headrace.data.config import SOURCE_OPTIONS, DataConfig
+from headrace.data.corpus.remote.addresses import without_secrets
 from headrace.data.corpus.sources import DocumentKind, InvalidUtf8, MalformedLines, as_sources, standard_library
 from headrace.data.explain.description import describe
 from headrace.data.order.packing import PackingName
@@ -162,7 +163,7 @@ def _data_config(arguments: list[str], options: dict[str, Any]) -> tuple[list[st
     given = Layers()
     for text in filter(is_override, arguments):
         key, value = parse_override(text)
-        given.add({key: value}, text)
+        given.add({key: value}, without_secrets(text))
     for key in given.values:
         if key.removeprefix("data.") not in PREPARE_KEYS:
             raise UsageError(f"{key}: prepare does not use this key. It takes data.{', data.'.join(PREPARE_KEYS)}")

@@ -17,6 +17,7 @@ from headrace.data.cache.manifest import MANIFEST, PARTIAL
 from headrace.data.cache.reuse import Reuse
 from headrace.data.cache.tokenise import Closed, SegmentTokeniser
 from headrace.data.cache.work import WorkQueue
+from headrace.data.corpus.remote.fetch import Stopped
 from headrace.data.tokens.encoders import Encoder
 from headrace.errors import CacheError, HeadraceError, UsageError
 
@@ -160,7 +161,7 @@ class Builder:
                 self._after_segment(index)
                 if anonymous_bytes() > self._memory_limit:
                     encoder.recycle()
-        except Closed:
+        except (Closed, Stopped):
             pass
         except BaseException as problem:
             self._fail(problem)

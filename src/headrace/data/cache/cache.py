@@ -53,6 +53,8 @@ class Cache:
         self._failure: BaseException | None = None
         self.retired: list[str] = []
         """Shards that only the previous version of the corpus needed."""
+        self.listing = ""
+        """Hash of the list of files; empty where all files are on this disk."""
         self.skipped: Counter[str] = Counter()
         """Number of files left out of the corpus, by reason; empty for a cache that was opened by its manifest."""
         self.text: SelectedText | None = None
@@ -89,7 +91,7 @@ class Cache:
         manifest = read_manifest(path, name)
         cache = cls(path, manifest.tokenizer, manifest.sources, manifest.segments, manifest.entries)
         cache.shards.refuse_links()
-        cache.retired = manifest.retired
+        cache.retired, cache.listing = manifest.retired, manifest.listing
         cache.selection, cache.duplicates = manifest.selection, manifest.duplicates
         return cache
 
@@ -97,7 +99,7 @@ class Cache:
         """Write the manifest (or, while entries are missing, the partial one)."""
         with self._changed:
             entries = list(self._entries)
-        facts = (self.retired, self.selection, self.duplicates)
+        facts = (self.retired, self.selection, self.duplicates, self.listing)
         manifest = Manifest(self.tokenizer, self.sources, self.segments, entries, *facts)
         with self.shards.scratch() as folder:
             write_checked_json(self.path / name, manifest.to_json(), folder / name)

@@ -57,6 +57,8 @@ class Manifest:
     """What was selected from the corpus; empty: everything."""
     duplicates: dict[str, int] | None = None
     """How many documents and bytes repeat earlier documents exactly; None: not counted."""
+    listing: str = ""
+    """Hash of the list of files that the segments were made from; empty where all files are on this disk."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as it is written."""
@@ -81,6 +83,7 @@ class Manifest:
             "retired": self.retired,
             "selection": self.selection,
             "duplicates": self.duplicates,
+            **({"listing": self.listing} if self.listing else {}),
         }
 
 
@@ -110,7 +113,7 @@ def read_manifest(path: Path, name: str) -> Manifest:
         raise CacheError(
             f"{path / name}: not as headrace writes it ({problem}). Delete {path} and run `headrace prepare` again."
         ) from None
-    chosen = (manifest.get("selection", {}), manifest.get("duplicates"))
+    chosen = (manifest.get("selection", {}), manifest.get("duplicates"), str(manifest.get("listing", "")))
     return Manifest(tokenizer, sources, segments, entries, manifest["retired"], *chosen)
 
 

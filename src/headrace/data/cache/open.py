@@ -18,7 +18,9 @@ from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.cache.shards import ShardFolder
 from headrace.data.corpus.cuts import split_document
 from headrace.data.corpus.dataset_objects import SCHEME
+from headrace.data.corpus.layout import list_remote
 from headrace.data.corpus.readers import Reader
+from headrace.data.corpus.remote.addresses import is_remote
 from headrace.data.corpus.segments import Segment, divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.selection.folder import FOLDER as DOCUMENTS
@@ -55,8 +57,8 @@ def open_or_create(
     selection.check(sources)
     activity("reading the corpus")
     skipped: Counter[str] = Counter()
-    segments = divide_corpus(sources, skipped)
     previous = _previous(path)
+    segments, listing = _divide(sources, skipped, previous)
     tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path, activity)
     folder = ShardFolder(path, tokenizer.dtype)
     if selection.drops_duplicates:
@@ -69,7 +71,8 @@ def open_or_create(
         index = known.get(segment.fingerprint)
         entries.append(None if index is None or previous is None else _usable_entry(previous, index, tokenizer))
     cache = Cache(path, tokenizer, sources, segments, entries)
-    cache.skipped, cache.text, cache.selection = skipped, text, selection.facts
+    cache.skipped, cache.listing = skipped, listing
+    cache.text, cache.selection = text, selection.facts
     cache.duplicates = None if previous is None else previous.duplicates
     if previous is None or not previous.is_same(cache):
         cache.shards.make()
@@ -95,8 +98,20 @@ def default_cache_dir(
 
 
 def _place(path: str) -> str:
-    """Return where a source lies, whatever the current folder is; a dataset's name says all by itself."""
-    return path if path.startswith(SCHEME) else os.path.abspath(path)
+    """Return where a source lies, whatever the current folder is; a dataset's name and an address say all."""
+    return path if path.startswith(SCHEME) or is_remote(path) else os.path.abspath(path)
+
+
+def _divide(sources: Sequence[Source], skipped: Counter[str], previous: Cache | None) -> tuple[list[Segment], str]:
+    """Return the segments of a corpus, and the hash of its list of files if some are remote.
+
+    Those of a list that an earlier build has divided are taken from there: that needs no request but for the list.
+    """
+    listing = list_remote(sources, skipped)
+    if listing is None:
+        return divide_corpus(sources, skipped), ""
+    known = listing.attach(previous.segments) if previous is not None and previous.listing == listing.hash else None
+    return known or divide_corpus(sources, listed=listing.files), listing.hash
 
 
 def _previous(path: Path) -> Cache | None:

@@ -17,6 +17,7 @@ from headrace.data.cache.shard_writer import ShardWriter
 from headrace.data.cache.shards import PartInfo, ShardInfo, TokenArray
 from headrace.data.corpus.chunks import Chunk, FilePart
 from headrace.data.corpus.readers import Reader
+from headrace.data.corpus.remote.fetch import stopping_when
 from headrace.data.corpus.segments import Segment
 from headrace.data.tokens.encoders import Encoder
 from headrace.data.tokens.tokenizers import Tokenizer
@@ -60,8 +61,10 @@ class SegmentTokeniser:
         return Entry(tuple(infos), noticed)
 
     def _chunks(self, number: int) -> Iterator[Chunk]:
-        text = self._cache.text
-        return self._reader.chunks(self._cache.segments[number]) if text is None else text.chunks(self._reader, number)
+        """Yield the selected text of a segment; waiting for a remote file ends when the builder is closed."""
+        text, segment = self._cache.text, self._cache.segments[number]
+        with stopping_when(self._is_closing):
+            yield from self._reader.chunks(segment) if text is None else text.chunks(self._reader, number)
 
     def _key(self, segment: Segment, chunk: Chunk) -> str:
         # Files of a group or an archive are named in the shard, so their names are part of what it is.

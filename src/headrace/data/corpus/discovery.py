@@ -20,7 +20,9 @@ from typing import NoReturn
 from headrace.data.corpus.dataset_folders import DESCRIPTIONS, saved_files, saved_splits
 from headrace.data.corpus.dataset_objects import SCHEME, require_table
 from headrace.data.corpus.formats.arrow.dataset import text_bytes
-from headrace.data.corpus.formats.registry import is_readable, shown_formats, why_unread
+from headrace.data.corpus.formats.registry import is_hidden, is_readable, shown_formats, why_unread
+from headrace.data.corpus.remote.addresses import is_remote
+from headrace.data.corpus.remote.listing import iterate_remote
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
 
@@ -35,6 +37,7 @@ _OWN_OUTPUT = {
 }
 _MARKER_BYTES = 64 << 10
 _MAGIC = re.compile(r"[*?[]")
+_CRUSHED = re.compile(r"[a-z][a-z0-9]+:/[^/]")  # what pathlib makes of an address
 
 
 def iterate_files(source: Source, skipped: Counter[str] | None = None) -> Iterator[SourceFile]:
@@ -44,10 +47,17 @@ def iterate_files(source: Source, skipped: Counter[str] | None = None) -> Iterat
     """
     skipped = Counter() if skipped is None else skipped
     seen: set[tuple[int, int]] = set()
+    addresses: set[str] = set()
     root = _common_root(source.paths) if len(source.paths) > 1 else None
     for path in source.paths:
         if path.startswith(SCHEME):
             yield _dataset_as_file(path, source.text_field)
+            continue
+        if is_remote(path):
+            for file in iterate_remote(path, skipped, None if root is None else len(root)):
+                if file.path not in addresses:
+                    addresses.add(file.path)
+                    yield file
             continue
         for name, root_length in _expand(os.path.expanduser(path), skipped):
             try:
@@ -85,7 +95,7 @@ def own_output(folder: str) -> str:
 
 def _common_root(paths: Sequence[str]) -> str:
     """Return the folder that paths given together are named within, so that their small files can be read together."""
-    places = [_MAGIC.split(os.path.expanduser(path), maxsplit=1)[0] for path in paths]
+    places = [_MAGIC.split(path if is_remote(path) else os.path.expanduser(path), maxsplit=1)[0] for path in paths]
     low, high = min(places), max(places)
     shared = next((at for at, pair in enumerate(zip(low, high, strict=False)) if pair[0] != pair[1]), len(low))
     return low[: low.rfind("/", 0, shared) + 1]
@@ -112,7 +122,8 @@ def _expand(path: str, skipped: Counter[str]) -> Iterator[tuple[str, int]]:
         root = root if "/" in path else 0
         yield from ((name, root) for name in _without_own_output(names, path[:root], skipped))
     else:
-        raise CorpusError(f"{path}: no such file or folder.{_nearest(path)}")
+        hint = " An address such as s3://… is given as text, not as a Path." if _CRUSHED.match(path) else _nearest(path)
+        raise CorpusError(f"{path}: no such file or folder.{hint}")
 
 
 def _without_own_output(names: list[str], root: str, skipped: Counter[str]) -> Iterator[str]:
@@ -141,12 +152,12 @@ def _walk(folder: str, skipped: Counter[str]) -> Iterator[str]:
         folders[:] = sorted(
             name
             for name in folders
-            if not _hidden(name)
+            if not is_hidden(name)
             and not _is_excluded(name, excluded)
             and _is_text_folder(os.path.join(root, name), trees, skipped)
         )
         for name in sorted(names):
-            if _hidden(name):
+            if is_hidden(name):
                 continue
             if name in DESCRIPTIONS and any(other.endswith(".arrow") for other in names):
                 skipped["description(s) of a dataset"] += 1
@@ -186,10 +197,6 @@ def _refuse_folder(problem: OSError) -> NoReturn:
 
 def _is_excluded(folder: str, excluded: frozenset[str]) -> bool:
     return folder in excluded or any(folder.startswith(f"{name}-") for name in excluded)
-
-
-def _hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__pycache__"
 
 
 def _nearest(path: str) -> str:

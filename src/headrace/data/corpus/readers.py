@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from headrace.data.corpus.chunks import Chunk
 from headrace.data.corpus.formats.format import TextFormat
 from headrace.data.corpus.formats.registry import format_for
+from headrace.data.corpus.remote.remote_file import each_fetched_ahead
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.segments import Segment
 from headrace.data.corpus.sources import Source
@@ -73,7 +74,7 @@ class Reader:
 
 def _group_chunks(source: Source, segment: Segment) -> Iterator[Chunk]:
     chunk = Chunk()
-    for file in segment.files:
+    for file in each_fetched_ahead(segment.files):
         format = format_for(source, file)
         assert isinstance(format, TextFormat), f"{file.path} is read as text, but {format.name} is not"
         if not file.compression:

@@ -9,16 +9,19 @@ alone.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from headrace.data.corpus.discovery import iterate_files
-from headrace.data.corpus.formats.format import Format, expected_bytes
+from headrace.data.corpus.formats.format import Format, Piece, expected_bytes
 from headrace.data.corpus.formats.registry import format_for, format_of
+from headrace.data.corpus.remote.looking import look_ahead
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
@@ -43,6 +46,7 @@ class FileList(Sequence[SourceFile]):
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
         self._paths = "\0".join(file.path for file in files)
+        self._versions = "\0".join(file.version for file in files) if files and files[0].is_remote else ""
         fields = [(f.root_length, f.size, f.mtime_ns, f.ctime_ns, f.inode) for f in files]
         self._fields = np.array(fields, dtype=np.int64).reshape(len(files), 5)
 
@@ -50,12 +54,19 @@ class FileList(Sequence[SourceFile]):
         return len(self._fields)
 
     def __getitem__(self, index: int) -> SourceFile:  # type: ignore[override]
-        return SourceFile(self._paths.split("\0")[index], *map(int, self._fields[index]))
+        version = self._versions.split("\0")[index] if self._versions else ""
+        return _file(self._paths.split("\0")[index], self._fields[index].tolist(), version)
 
     def __iter__(self) -> Iterator[SourceFile]:
         if len(self):
-            for path, fields in zip(self._paths.split("\0"), self._fields.tolist(), strict=True):
-                yield SourceFile(path, *fields)
+            versions = self._versions.split("\0") if self._versions else itertools.repeat("", len(self))
+            for path, fields, version in zip(self._paths.split("\0"), self._fields.tolist(), versions, strict=True):
+                yield _file(path, fields, version)
+
+
+def _file(path: str, fields: list[int], version: str) -> SourceFile:
+    root_length, size, mtime_ns, ctime_ns, inode = fields
+    return SourceFile(path, root_length, size, mtime_ns, ctime_ns, inode, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +119,26 @@ class Segment:
         return self
 
 
-def divide_corpus(sources: Sequence[Source], skipped: Counter[str] | None = None) -> list[Segment]:
+def divide_corpus(
+    sources: Sequence[Source],
+    skipped: Counter[str] | None = None,
+    listed: Sequence[Iterable[SourceFile]] | None = None,
+) -> list[Segment]:
     """Divide a corpus into segments. Reads directory entries, parquet footers and how tables begin, nothing else.
 
-    Files that are left out are counted in `skipped`, by reason.
+    Files that are left out are counted in `skipped`, by reason. `listed`: the files of each source, if they are known.
     """
     skipped = Counter() if skipped is None else skipped
     segments: list[Segment] = []
     for index, source in enumerate(sources):
         before = len(segments)
         group = _Group(index, source)
-        for file in iterate_files(source, skipped):
-            expected = expected_bytes(file)
-            format = format_for(source, file)
-            if not format.is_text or expected >= current_scale().segment_bytes:
-                segments += [*group.take(), *_file_segments(index, source, file, format)]
+        files = iterate_files(source, skipped) if listed is None else listed[index]
+        for file, format, pieces in look_ahead(functools.partial(_look_at, source), files):
+            if pieces is not None:
+                segments += [*group.take(), *_file_segments(index, source, file, format, pieces)]
                 continue
+            expected = expected_bytes(file)
             if group.files and file.root != group.files[0].root:  # names within a group are relative to one place
                 segments += group.take()
             group.add(file, format, expected)
@@ -202,9 +217,17 @@ def _fingerprint(file: SourceFile, format: Format) -> str:
     return f"{file.fingerprint}|{format.mark}" if format.mark else file.fingerprint
 
 
-def _file_segments(index: int, source: Source, file: SourceFile, format: Format) -> Iterator[Segment]:
+def _look_at(source: Source, file: SourceFile) -> tuple[SourceFile, Format, list[Piece] | None]:
+    """Return the format of a file and the pieces that it is divided into; None: it is small, and goes into a group."""
+    format = format_for(source, file)
+    is_small = format.is_text and expected_bytes(file) < current_scale().segment_bytes
+    return file, format, None if is_small else format.divide(source, file)
+
+
+def _file_segments(
+    index: int, source: Source, file: SourceFile, format: Format, pieces: Sequence[Piece]
+) -> Iterator[Segment]:
     kind = Kind.STREAM if format.is_sequential(file) else Kind.RANGE if format.is_text else Kind.ROWS
-    pieces = format.divide(source, file)
     for ordinal, piece in enumerate(pieces):
         # The number after the kind is the version of the boundaries: other cuts are other segments.
         place = f"{piece.begin}-{piece.end}"

@@ -18,10 +18,12 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PrivateAttr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
 from headrace.data.corpus.dataset_objects import SCHEME, DatasetTable, as_table, find_table, is_dataset
+from headrace.data.corpus.remote.addresses import shown, without_secrets
 from headrace.data.corpus.weights import Weight
 from headrace.errors import UsageError
 from headrace.files import digest
@@ -87,7 +89,8 @@ class Source(SourceOptions):
     model_config = ConfigDict(frozen=True)
 
     path: str | tuple[str, ...]
-    """A file, a folder, a glob, or several of them; in Python also a Hugging Face dataset."""
+    """A file, a folder, a glob, or several of them, on this disk or at s3://, gs://, https:// or hf://datasets/; in
+    Python also a Hugging Face dataset."""
     name: str = ""
     """What reports call this source; by default its path."""
     weight: Weight | None = None
@@ -114,6 +117,17 @@ class Source(SourceOptions):
 
     def __hash__(self) -> int:
         return hash((self.path, self.name))
+
+    @field_validator("path")
+    @classmethod
+    def _without_secrets(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """Keep signatures and passwords of web addresses out of what is stored and shown."""
+        paths = [given] if isinstance(given, str) else list(given)
+        addresses = [shown(path) for path in paths]
+        for number, address in enumerate(addresses):
+            if address in addresses[:number] and address != paths[number]:
+                raise ValueError(f"{address} is given twice, with other queries; what stands after ? is not a name")
+        return addresses[0] if isinstance(given, str) else tuple(addresses)
 
     @model_validator(mode="after")
     def _check_path(self) -> Self:
@@ -155,6 +169,12 @@ class SourceFile:
     mtime_ns: int
     ctime_ns: int
     inode: int
+    version: str = ""
+    """What a store says of the content of a remote file (its ETag, for instance); empty: a file on this disk."""
+
+    @property
+    def is_remote(self) -> bool:
+        return bool(self.version)
 
     @property
     def name(self) -> str:
@@ -174,6 +194,8 @@ class SourceFile:
     @property
     def fingerprint(self) -> str:
         """Text that changes whenever the file may have: ctime moves with every write, even if mtime is put back."""
+        if self.is_remote:
+            return f"{self.path}|{self.size}|{self.version}"
         return f"{self.path}|{self.size}|{self.mtime_ns}|{self.ctime_ns}|{self.inode}"
 
     def is_as(self, status: os.stat_result) -> bool:
@@ -257,7 +279,8 @@ def _source_from_dict(fields: dict[str, object]) -> Source:
         key = ".".join(str(part) for part in first["loc"]) or "source"
         known = ", ".join((*Source.__annotations__, *SourceOptions.model_fields))
         message = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"source {fields!r}: {key}: {message} (fields of a source: {known})") from None
+        given = without_secrets(repr(fields))
+        raise UsageError(f"source {given}: {key}: {message} (fields of a source: {known})") from None
 
 
 def standard_library() -> Source:

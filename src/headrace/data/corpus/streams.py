@@ -11,11 +11,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from headrace.data.corpus.chunks import Chunk, FilePart, TextRange
 from headrace.data.corpus.expansion import check_expansion
-from headrace.data.corpus.planned_files import check_unchanged, open_planned
+from headrace.data.corpus.planned_files import PlannedFile, check_unchanged, open_planned
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
@@ -64,7 +64,7 @@ class FileStream:
         file: SourceFile,
         choose: Callable[[bytes], TextFormat],
         content: BinaryIO | None = None,
-        handle: BinaryIO | None = None,
+        handle: PlannedFile | None = None,
         before: int = 0,
     ) -> None:
         self._source = source
@@ -180,19 +180,19 @@ def beginning_of(file: SourceFile) -> bytes:
             raise CorpusError(f"{file.path}: damaged or truncated {file.compression} file ({problem}).") from None
 
 
-def decompressed(raw: BinaryIO, compression: str) -> BinaryIO | io.BufferedIOBase:
+def decompressed(raw: BinaryIO | PlannedFile, compression: str) -> BinaryIO | io.BufferedIOBase:
     """Return a stream of the bytes of an open file behind its compression, which may be none."""
     return _DECOMPRESSORS[compression](raw)
 
 
-def _zstandard(raw: BinaryIO) -> BinaryIO:
+def _zstandard(raw: BinaryIO | PlannedFile) -> BinaryIO:
     """Decompress with pyarrow, which notices a truncated file; python-zstandard's reader ends it in silence."""
     import pyarrow as pa
 
     return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")  # type: ignore[no-any-return]
 
 
-_DECOMPRESSORS: dict[str, Callable[[BinaryIO], BinaryIO | io.BufferedIOBase]] = {
+_DECOMPRESSORS: dict[str, Callable[[Any], BinaryIO | io.BufferedIOBase]] = {
     "": lambda raw: raw,
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw, mode="rb"),
     ".bz2": bz2.BZ2File,

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from headrace.data.corpus.chunks import Chunk, FilePart
 from headrace.data.corpus.formats.format import Format, Piece, TextFormat, divide_evenly
-from headrace.data.corpus.planned_files import check_unchanged, open_planned
+from headrace.data.corpus.planned_files import PlannedFile, check_unchanged, open_planned
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile, suffix_of
 from headrace.data.corpus.streams import UNREADABLE, FileStream
@@ -49,7 +49,7 @@ class Archive(Format):
     is_archive = True
 
     @abstractmethod
-    def members(self, source: Source, file: SourceFile, handle: BinaryIO) -> Iterator[Member]:
+    def members(self, source: Source, file: SourceFile, handle: PlannedFile) -> Iterator[Member]:
         """Yield the members of an open archive, in its order; each is opened, if at all, before the next is taken."""
 
     @abstractmethod

@@ -13,18 +13,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import BinaryIO
 
 from headrace.data.corpus.chunks import DOCUMENT_OVERHEAD_BYTES, Chunk, FilePart, TextRange
-from headrace.data.corpus.planned_files import open_planned, unchanged
+from headrace.data.corpus.planned_files import PlannedFile, open_planned, unchanged
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.signatures import refuse_what_is_not_text
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.data.corpus.streams import FileStream, SequentialFile
 from headrace.data.corpus.utf8 import as_utf8, without_byte_order_mark
 from headrace.errors import CorpusError
-from headrace.files import read_at
 
+BOUNDARY_BYTES = 68 << 10
+"""Text in which the end of a document is looked for first; 16 times as much is more than any text format needs."""
 ASSUMED_EXPANSION = 4
 """Bytes of text that a byte of a compressed file is taken for before it is read."""
 
@@ -97,6 +97,10 @@ class TextFormat(Format):
         """Return how many bytes before its start `find_boundary` looks at: by default a character."""
         return 4
 
+    def reach_bytes(self, source: Source) -> int:
+        """Return how many bytes after a segment's nominal end usually show where it really ends."""
+        return BOUNDARY_BYTES
+
     def is_sequential(self, file: SourceFile) -> bool:
         return bool(file.compression)
 
@@ -114,15 +118,17 @@ class TextFormat(Format):
     def read_range(self, source: Source, file: SourceFile, begin: int, end: int, is_last: bool) -> FilePart:
         """Read the bytes [begin, end) of a file, both moved on to the next boundary."""
         with unchanged(file) as handle:
+            reach = 0 if is_last else self.reach_bytes(source)
+            handle.expect(max(begin - self.context_bytes(source), 0), min(end + reach, file.size))
             start, starts_document = self._boundary_at(source, file, handle, begin) if begin else (0, True)
             stop, ends_document = (file.size, True) if is_last else self._boundary_at(source, file, handle, end)
-            raw = read_at(handle, stop - start, start)
+            raw = handle.read_at(stop - start, start)
             if len(raw) != stop - start:
                 raise CorpusError(
                     f"{file.path}: changed while the corpus was being read. Run again when it is complete."
                 )
         line = functools.partial(_line_number, file, start)
-        text = TextRange(raw, file.path, start, not starts_document, not ends_document, line, is_last)
+        text = TextRange(raw, _place(file, start), start, not starts_document, not ends_document, line, is_last)
         return self.part(source, file, text)
 
     def part(self, source: Source, file: SourceFile, text: TextRange) -> FilePart:
@@ -145,17 +151,17 @@ class TextFormat(Format):
         raw = as_utf8(source, raw, text.path, text.offset, noticed)
         yield from self.split(source, text, raw, noticed)
 
-    def _boundary_at(self, source: Source, file: SourceFile, handle: BinaryIO, nominal: int) -> tuple[int, bool]:
+    def _boundary_at(self, source: Source, file: SourceFile, handle: PlannedFile, nominal: int) -> tuple[int, bool]:
         """Return where the text may be cut at or after a nominal offset: a function of the file's bytes alone."""
-        reach = 64 << 10
+        reach = BOUNDARY_BYTES
         context = self.context_bytes(source)
         while True:
-            window = read_at(handle, context + reach, nominal - context)
+            window = handle.read_at(context + reach, nominal - context)
             is_end = nominal - context + len(window) >= file.size
             try:
                 found = self.find_boundary(source, window, context, is_end)
             except CorpusError as problem:
-                raise CorpusError(f"{file.path}:{_line_number(file, nominal)}: {problem}.") from None
+                raise CorpusError(f"{_place(file, nominal)}:{_line_number(file, nominal)}: {problem}.") from None
             if found is not None:
                 return found[0] + nominal - context, found[1]
             reach *= 4
@@ -240,12 +246,20 @@ def _record_chunk(source: Source, file: SourceFile, documents: list[bytes], noti
     return chunk
 
 
+def _place(file: SourceFile, offset: int) -> str:
+    """Return what the numbers of lines in an error are counted from: a file, or a place in a remote one."""
+    return f"{file.path} from byte {offset:,} on" if file.is_remote and offset else file.path
+
+
 def _line_number(file: SourceFile, offset: int) -> int:
-    """Count the lines up to an offset, which begins the line of the number returned. Reads all before it."""
+    """Count the lines up to an offset, which begins the line of the number returned. Reads all before it, except of a
+    remote file, of which that may be very much."""
     lines, place = 1, 0
+    if file.is_remote:
+        return lines
     with open_planned(file) as handle:
         while place < offset:
-            block = read_at(handle, min(offset - place, 1 << 20), place)
+            block = handle.read_at(min(offset - place, 1 << 20), place)
             if not block:
                 break
             lines += block.count(b"\n")

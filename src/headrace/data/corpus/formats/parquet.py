@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,12 +13,16 @@ from headrace.data.corpus.expansion import check_expansion, expansion_limit
 from headrace.data.corpus.formats.arrow.columns import BATCH_BYTES, bounded_texts, check_text_column
 from headrace.data.corpus.formats.format import Piece, RecordFormat
 from headrace.data.corpus.formats.parquet_pages import page_bytes
+from headrace.data.corpus.planned_files import PlannedFile, open_planned
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.errors import CorpusError
 
 DECODED_BYTES = 16 << 20
 MAX_BATCH_ROWS = 1024
+FOOTER_BYTES = 256 << 10
+"""As much of the end of a file as usually holds its footer."""
+KEPT_FOOTERS = 8
 
 
 class Parquet(RecordFormat):
@@ -29,7 +35,7 @@ class Parquet(RecordFormat):
     def divide(self, source: Source, file: SourceFile) -> list[Piece]:
         pieces: list[Piece] = []
         begin = nbytes = 0
-        sizes = row_group_bytes(file.path, source.text_field)
+        sizes = row_group_bytes(file, source.text_field)
         for number, size in enumerate(sizes, start=1):
             nbytes += size
             if nbytes >= current_scale().segment_bytes or number == len(sizes):
@@ -42,35 +48,36 @@ class Parquet(RecordFormat):
     ) -> Iterator[tuple[int, list[bytes | None]]]:
         expanded = 0
         limit = expansion_limit(source, file)
-        for first_row, values in iterate_texts(file.path, source.text_field, begin, end, limit):
+        for first_row, values in iterate_texts(file, source.text_field, begin, end, limit):
             expanded += sum(len(value) for value in values if value)
             check_expansion(source, file, expanded)
             yield first_row, values
 
 
-def row_group_bytes(path: str, column: str) -> list[int]:
+def row_group_bytes(planned: SourceFile, column: str) -> list[int]:
     """Return the uncompressed bytes of the text column in each row group, as the footer claims."""
-    with _opened(path, column) as file:
+    with _opened(planned, column) as (file, _):
         number = _column_number(file, column)
         groups = range(file.metadata.num_row_groups)
         return [file.metadata.row_group(group).column(number).total_uncompressed_size for group in groups]
 
 
 def iterate_texts(
-    path: str, column: str, begin: int, end: int, max_page_bytes: int
+    planned: SourceFile, column: str, begin: int, end: int, max_page_bytes: int
 ) -> Iterator[tuple[int, list[bytes | None]]]:
     """Yield the texts of row groups [begin, end) as UTF-8 bytes, about a MiB at a time, each batch with the number of
     its first row in the file; None where a row has no text. Pages that expand beyond a limit are refused unread."""
     import pyarrow as pa
 
-    with _opened(path, column) as file:
+    path = planned.path
+    with _opened(planned, column) as (file, raw):
         metadata = file.metadata
         number = _column_number(file, column)
         row = sum(metadata.row_group(group).num_rows for group in range(begin))
         for group in range(begin, end):
             facts = metadata.row_group(group)
             try:
-                expanded, dictionary_bytes = page_bytes(path, facts.column(number))
+                expanded, dictionary_bytes = page_bytes(raw, facts.column(number))
                 if expanded > max_page_bytes:
                     raise CorpusError(
                         f"{path}: row group {group} expands to {expanded >> 20:,} MiB: a decompression bomb? If it is"
@@ -96,18 +103,55 @@ def _column_number(file: Any, column: str) -> int:
 
 
 @contextmanager
-def _opened(path: str, column: str) -> Iterator[Any]:
+def _opened(planned: SourceFile, column: str) -> Iterator[tuple[Any, PlannedFile]]:
+    """Open a file as parquet, and as itself."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    path = planned.path
     try:
-        with pa.OSFile(os.fsencode(path)) as handle:  # as bytes: a path may be anything, and is never an address
-            metadata = pq.read_metadata(handle)
+        with open_planned(planned) as raw, _as_arrow(planned, raw) as handle:
+            metadata = _footers.read(planned, raw, handle)
             check_text_column(path, column, metadata.schema.to_arrow_schema())
             # Without these, pyarrow reads whole column chunks ahead. (Asked for dictionaries, it would make one of all
             # values of a row group, also where the file has none.)
             options = {"pre_buffer": False, "buffer_size": 1 << 20}
             with pq.ParquetFile(handle, metadata=metadata, **options) as file:
-                yield file
+                yield file, raw
     except (pa.ArrowException, OSError) as problem:
         raise CorpusError(f"{path}: not a readable parquet file: {problem}") from None
+
+
+def _as_arrow(planned: SourceFile, raw: PlannedFile) -> Any:
+    import pyarrow as pa
+
+    # As bytes: the path of a file on this disk may be anything, and is never an address to pyarrow.
+    return pa.PythonFile(raw, mode="r") if planned.is_remote else pa.OSFile(os.fsencode(planned.path))
+
+
+class _Footers:
+    """The footers of the remote files that were read last: each segment of a file needs its footer."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, planned: SourceFile, raw: PlannedFile, handle: Any) -> Any:
+        import pyarrow.parquet as pq
+
+        key = planned.fingerprint
+        with self._lock:
+            if planned.is_remote and key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        raw.expect(max(0, planned.size - FOOTER_BYTES), planned.size)
+        metadata = pq.read_metadata(handle)
+        if planned.is_remote:
+            with self._lock:
+                self._known[key] = metadata
+                while len(self._known) > KEPT_FOOTERS:
+                    self._known.popitem(last=False)
+        return metadata
+
+
+_footers = _Footers()

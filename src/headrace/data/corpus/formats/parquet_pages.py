@@ -6,9 +6,9 @@ the compact protocol; of each only the fields 1 to 3 (kind, expanded and stored 
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO
+from typing import Any
 
-from headrace.files import read_at
+from headrace.data.corpus.planned_files import PlannedFile
 
 _HEADER_BYTES = 8 << 10
 _MAX_HEADER_BYTES = 16 << 20
@@ -16,26 +16,26 @@ _MAX_DEPTH = 8
 _DICTIONARY = 2  # the kind of page that holds the distinct values
 
 
-def page_bytes(path: str, column: Any) -> tuple[int, int]:
+def page_bytes(file: PlannedFile, column: Any) -> tuple[int, int]:
     """Return the expanded bytes of all pages of a column chunk (`ColumnChunkMetaData`), and of its dictionaries."""
     offsets = [column.data_page_offset, column.dictionary_page_offset if column.has_dictionary_page else None]
     place = min(offset for offset in offsets if offset is not None)
     end = place + column.total_compressed_size
     total = dictionaries = 0
-    with open(path, "rb", buffering=0) as file:
-        while place < end:
-            kind, expanded, stored, length = _page_header(file, place)
-            total += expanded
-            dictionaries += expanded if kind == _DICTIONARY else 0
-            place += length + stored
+    while place < end:
+        file.expect(place, end)
+        kind, expanded, stored, length = _page_header(file, place)
+        total += expanded
+        dictionaries += expanded if kind == _DICTIONARY else 0
+        place += length + stored
     return total, dictionaries
 
 
-def _page_header(file: BinaryIO, place: int) -> tuple[int, int, int, int]:
+def _page_header(file: PlannedFile, place: int) -> tuple[int, int, int, int]:
     """Return the kind of a page, its expanded size, its stored size, and the header's own length."""
     size = _HEADER_BYTES
     while True:
-        data = read_at(file, size, place)
+        data = file.read_at(size, place)
         try:
             reader = _Compact(data)
             fields = reader.struct()

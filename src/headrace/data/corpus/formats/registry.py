@@ -60,6 +60,11 @@ def is_readable(name: str) -> bool:
     return format.is_text or suffix_of(name) in format.suffixes
 
 
+def is_hidden(name: str) -> bool:
+    """Check whether a file or folder found in a folder is passed over without a word."""
+    return name.startswith(".") or name == "__pycache__"
+
+
 def why_unread(name: str) -> str:
     """Return the reason, in the plural, why a file found in a folder is not read."""
     if format_of(name).is_archive:

@@ -11,6 +11,7 @@ from typing import IO, BinaryIO, cast
 from headrace.data.corpus.expansion import check_expansion, expansion_limit
 from headrace.data.corpus.formats.archive import Archive, Member
 from headrace.data.corpus.formats.format import ASSUMED_EXPANSION
+from headrace.data.corpus.planned_files import PlannedFile
 from headrace.data.corpus.sources import Source, SourceFile, suffix_of
 from headrace.data.corpus.streams import decompressed
 
@@ -32,7 +33,7 @@ class Tar(Archive):
         expected = file.size * (ASSUMED_EXPANSION if _compression(file) else 1)
         return min(expected, expansion_limit(source, file))
 
-    def members(self, source: Source, file: SourceFile, handle: BinaryIO) -> Iterator[Member]:
+    def members(self, source: Source, file: SourceFile, handle: PlannedFile) -> Iterator[Member]:
         stream = cast(IO[bytes], _Counted(source, file, decompressed(handle, _compression(file))))
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Info, bufsize=64 << 10) as archive:
             for info in archive:

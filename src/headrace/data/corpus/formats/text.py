@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from headrace.data.corpus.chunks import TextRange
 from headrace.data.corpus.cuts import character_start, first_safe_cut
-from headrace.data.corpus.formats.format import TextFormat
+from headrace.data.corpus.formats.format import BOUNDARY_BYTES, TextFormat
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source
 
@@ -36,6 +36,10 @@ class PlainText(TextFormat):
     def context_bytes(self, source: Source) -> int:
         """Return how much text `find_boundary` looks at before its start: a character, or a delimiter."""
         return max(4, len(source.delimiter.encode()))
+
+    def reach_bytes(self, source: Source) -> int:
+        """Return how much text shows that no document ends within a MiB, where only files are documents."""
+        return 16 * BOUNDARY_BYTES if source.document == "file" else BOUNDARY_BYTES
 
     def find_boundary(self, source: Source, window: bytes, start: int, is_end: bool) -> tuple[int, bool] | None:
         """Find the end of a document within a MiB, else the first cut that leaves tokens alone, else after a MiB."""

@@ -10,7 +10,7 @@ from typing import IO, BinaryIO, cast
 
 from headrace.data.corpus.expansion import expansion_limit
 from headrace.data.corpus.formats.archive import Archive, Member, label, why_left_out
-from headrace.data.corpus.planned_files import open_planned
+from headrace.data.corpus.planned_files import PlannedFile, open_planned
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.data.corpus.streams import UNREADABLE
 from headrace.errors import CorpusError
@@ -36,7 +36,7 @@ class Zip(Archive):
                 raise CorpusError(f"{file.path}: damaged or truncated zip archive ({problem}).") from None
         return min(claimed, expansion_limit(source, file))
 
-    def members(self, source: Source, file: SourceFile, handle: BinaryIO) -> Iterator[Member]:
+    def members(self, source: Source, file: SourceFile, handle: PlannedFile) -> Iterator[Member]:
         with zipfile.ZipFile(cast(IO[bytes], _Modest(file.path, handle))) as archive:
             for info in archive.infolist():
                 if not info.is_dir():
@@ -58,7 +58,7 @@ class _Modest:
     """An open file that refuses to be read by more than a few megabytes at once: `zipfile` reads the list of members
     whole, however long the archive claims it to be."""
 
-    def __init__(self, path: str, handle: BinaryIO) -> None:
+    def __init__(self, path: str, handle: PlannedFile) -> None:
         self._path, self._handle = path, handle
 
     def seekable(self) -> bool:

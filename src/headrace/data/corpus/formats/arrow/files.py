@@ -32,7 +32,7 @@ class Arrow(RecordFormat):
 
     def divide(self, source: Source, file: SourceFile) -> list[Piece]:
         pieces: list[Piece] = []
-        with _opened(file.path, source.text_field) as arrow:
+        with _opened(file, source.text_field) as arrow:
             begin, nbytes = arrow.start, 0
             for end, batch in arrow.batches():
                 nbytes += _text_bytes(batch.column(source.text_field))
@@ -47,7 +47,7 @@ class Arrow(RecordFormat):
         self, source: Source, file: SourceFile, begin: int, end: int
     ) -> Iterator[tuple[int, list[bytes | None]]]:
         expanded = 0
-        with _opened(file.path, source.text_field) as arrow:
+        with _opened(file, source.text_field) as arrow:
             row = sum(batch.num_rows for _, batch in arrow.batches(stop=begin))
             for _, batch in arrow.batches(begin, end):
                 for texts in bounded_texts(batch.column(source.text_field)):
@@ -103,9 +103,15 @@ class _ArrowFile:
 
 
 @contextmanager
-def _opened(path: str, column: str) -> Iterator[_ArrowFile]:
+def _opened(file: SourceFile, column: str) -> Iterator[_ArrowFile]:
     import pyarrow as pa
 
+    path = file.path
+    if file.is_remote:
+        raise CorpusError(
+            f"{path}: Arrow files are mapped from this disk, not read from a server. Copy the file here, or save it as"
+            " .parquet."
+        )
     try:
         with pa.memory_map(os.fsencode(path)) as mapped:
             arrow = _ArrowFile(path, mapped)

@@ -1,0 +1,87 @@
+"""Every other kind of address, by fsspec: what its file systems can list and read by ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from headrace.data.corpus.remote.failures import failure_of
+from headrace.data.corpus.remote.store import CHANGED, SIZE_ONLY, VANISHED, Entry, Failure, Store
+from headrace.extras import require
+
+_VERSIONS = ("ETag", "etag", "e_tag", "checksum", "sha256", "md5Hash", "version_id", "generation")
+_TIMES = ("mtime", "LastModified", "last_modified", "modified", "updated", "created")
+
+
+class FsspecStore(Store):
+    """A file system of fsspec, such as sftp:// or webhdfs://."""
+
+    def __init__(self, address: str) -> None:
+        """`address`: the scheme; hosts are part of keys, as fsspec has it."""
+        self._scheme = address
+        self._systems: dict[str, Any] = {}
+
+    def look_up(self, key: str) -> Entry | None:
+        try:
+            facts = self._system(key)[0].info(self._system(key)[1])
+        except FileNotFoundError:
+            return None
+        except Exception as problem:
+            raise failure_of(problem) from None
+        return _entry(key, facts) if facts.get("type") == "file" else None
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        try:
+            system, path = self._system(folder)
+            system.invalidate_cache()
+            found = system.find(path, detail=True)
+        except FileNotFoundError:
+            return
+        except Exception as problem:
+            raise failure_of(problem) from None
+        base = path.rstrip("/")
+        for name, facts in found.items():
+            yield _entry(folder + name[len(base) :].lstrip("/"), facts)
+
+    def read(self, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
+        system, path = self._system(entry.key)
+        try:
+            if begin == 0 and self.look_up(entry.key) != entry:
+                raise CHANGED
+            data = system.cat_file(path, start=begin, end=end)
+        except FileNotFoundError:
+            raise VANISHED from None
+        except Exception as problem:
+            raise failure_of(problem) from None
+        if len(data) != end - begin:
+            raise Failure("the server sent fewer bytes than the file has", may_pass=True)
+        yield bytes(data)
+
+    def _system(self, key: str) -> tuple[Any, str]:
+        """Return the file system of a key, and the key as it knows it."""
+        place = key.partition("/")[0]
+        if place not in self._systems:
+            core = require("fsspec.core", "remote")
+            self._systems[place] = core.url_to_fs(self._scheme + key, use_listings_cache=False)[0]
+        system = self._systems[place]
+        return system, system._strip_protocol(self._scheme + key)
+
+
+def known_protocols() -> list[str]:
+    """Return the schemes that fsspec knows."""
+    return list(require("fsspec", "remote").available_protocols())
+
+
+def _entry(key: str, facts: dict[str, Any]) -> Entry:
+    """Return a file by what a file system says of it."""
+    named = next((f"{name} {facts[name]}" for name in _VERSIONS if facts.get(name)), "")
+    changed = next((f"{name} {_seconds(facts[name])}" for name in _TIMES if facts.get(name)), SIZE_ONLY)
+    return Entry(key, int(facts.get("size") or 0), named or changed)
+
+
+def _seconds(time: Any) -> Any:
+    """Return a time as one file system may say it in two ways: a list has numbers, and a file has dates."""
+    if isinstance(time, datetime):
+        return int(time.timestamp())
+    return int(time) if isinstance(time, float) else time
