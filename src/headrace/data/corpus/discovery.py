@@ -71,6 +71,12 @@ def _dataset_as_file(path: str, column: str) -> SourceFile:
     return SourceFile(path, 0, text_bytes(dataset, column), 0, 0, dataset.state)
 
 
+def is_in_folder(source: Source, file: SourceFile) -> bool:
+    """Check whether a file of a source was found in a folder, and not named or matched by a glob."""
+    folders = (path for path in map(os.path.expanduser, source.paths) if os.path.isdir(path))
+    return any(_contains(folder, file.path) for folder in folders)
+
+
 def own_output(folder: str) -> str:
     """Return the kind of folder that headrace wrote: "token cache" or "run directory"; "" for any other folder."""
     for name, (kind, key) in _OWN_OUTPUT.items():

@@ -16,12 +16,12 @@ from enum import StrEnum
 
 import numpy as np
 
-from headrace.data.corpus.discovery import iterate_files
+from headrace.data.corpus.discovery import is_in_folder, iterate_files
 from headrace.data.corpus.formats.format import Format, expected_bytes
 from headrace.data.corpus.formats.registry import format_for, format_of
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile
-from headrace.errors import CorpusError
+from headrace.errors import CorpusError, NoTextColumnError
 from headrace.files import digest
 
 
@@ -111,27 +111,40 @@ class Segment:
 def divide_corpus(sources: Sequence[Source], skipped: Counter[str] | None = None) -> list[Segment]:
     """Divide a corpus into segments. Reads directory entries, parquet footers and how tables begin, nothing else.
 
-    Files that are left out are counted in `skipped`, by reason.
+    Files that are left out are counted in `skipped`, by reason. A table without the column of the text is one of them
+    if it was found in a folder that has other text; one that was named is an error.
     """
     skipped = Counter() if skipped is None else skipped
+    return [segment for index, source in enumerate(sources) for segment in _divide_source(index, source, skipped)]
+
+
+def _divide_source(index: int, source: Source, skipped: Counter[str]) -> list[Segment]:
     segments: list[Segment] = []
-    for index, source in enumerate(sources):
-        before = len(segments)
-        group = _Group(index, source)
-        for file in iterate_files(source, skipped):
-            expected = expected_bytes(file)
+    group = _Group(index, source)
+    problem = CorpusError(f"{source.label}: the corpus is empty: there is no file with any content.")
+    for file in iterate_files(source, skipped):
+        expected = expected_bytes(file)
+        try:
             format = format_for(source, file)
-            if not format.is_text or expected >= current_scale().segment_bytes:
-                segments += [*group.take(), *_file_segments(index, source, file, format)]
-                continue
-            if group.files and file.root != group.files[0].root:  # names within a group are relative to one place
-                segments += group.take()
-            group.add(file, format, expected)
-            if _group_ends(file.name, expected, group.nbytes):
-                segments += group.take()
-        segments += group.take()
-        if len(segments) == before:
-            raise CorpusError(f"{source.label}: the corpus is empty: there is no file with any content.")
+            is_apart = not format.is_text or expected >= current_scale().segment_bytes
+            own = list(_file_segments(index, source, file, format)) if is_apart else []
+        except NoTextColumnError as missing:
+            if not is_in_folder(source, file):
+                raise
+            skipped[f"table(s) without a column {source.text_field!r} (data.text_field=NAME reads another one)"] += 1
+            problem = missing
+            continue
+        if is_apart:
+            segments += [*group.take(), *own]
+            continue
+        if group.files and file.root != group.files[0].root:  # names within a group are relative to one place
+            segments += group.take()
+        group.add(file, format, expected)
+        if _group_ends(file.name, expected, group.nbytes):
+            segments += group.take()
+    segments += group.take()
+    if not segments:
+        raise problem
     return segments
 
 
