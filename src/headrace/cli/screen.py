@@ -84,8 +84,7 @@ class Screen:
         rest = height - len(below) - 1
         sample = self._sample_lines(console, width, rest // 2)
         plot = self._plot(figures, width, min(HIGHEST_PLOT, max(LOWEST_PLOT, rest - len(sample))))
-        fits = len(plot) + len(below) + min(2, len(sample)) <= height  # a heading is not shown alone
-        return [*plot, *below, *(sample if fits else [])][:height]
+        return [*plot, *below, *sample][:height]
 
     def _two_columns(self, console: Console, figures: Figures, width: int, height: int) -> list[Text]:
         half = width // 2 - len(BETWEEN)
