@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli import display
 from headrace.quick import QUICK
 from tests.conftest import make_text
 from tests.docs.pages import ROOT, blocks
@@ -45,6 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(QUICK, "1")
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "user-cache"))
+    monkeypatch.setattr(display.out, "_width", 100)  # as tools/record_outputs.py has it
     (tmp_path / "shakespeare.txt").write_text(make_text(40_000))
     return tmp_path
 
