@@ -56,7 +56,8 @@ def refuse_to_train_into_text(config: Config, out: Path) -> None:
     """Raise an error if a new run would be written into a folder that is itself its text: it could not be read again,
     because folders with a run are not text."""
     named = [*config.data.sources, *config.data.validation_sources]
-    paths = [os.path.expanduser(path) for source in as_sources(named) for path in source.paths]
+    sources = as_sources(named) if named else []
+    paths = [os.path.expanduser(path) for source in sources for path in source.paths]
     for path in paths:
         if os.path.isdir(path) and os.path.realpath(path) == os.path.realpath(out):
             raise UsageError(f"--out {out}: this folder holds the text. Choose another, such as --out runs/{out.name}")
