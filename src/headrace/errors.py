@@ -23,6 +23,10 @@ class CorpusError(HeadraceError):
     """The text cannot be read as asked: missing, empty, malformed, truncated, or changed while being read."""
 
 
+class NoTextColumnError(CorpusError):
+    """A table has no column of the name that holds the text; in a folder, such a table is left out and counted."""
+
+
 class TokenizerError(HeadraceError):
     """The tokenizer cannot be found, trained or used."""
 

@@ -20,15 +20,27 @@ class Terminal:
         self._stream = pyte.Stream(self._screen)
         self._written = io.StringIO()
         self._num_read = 0
+        self._attached: list[tuple[Console, pytest.MonkeyPatch]] = []
 
     def attach(self, console: Console, patch: pytest.MonkeyPatch) -> None:
         """Let a console write to this terminal."""
+        self._attached.append((console, patch))
         patch.setattr(console, "_file", self._written)
         patch.setattr(console, "_force_terminal", True)
         patch.setattr(console, "_width", self._screen.columns)
         patch.setattr(console, "_height", self._screen.lines)
         patch.setattr(console, "_environ", {"TERM": "xterm"})
         patch.setattr(console, "is_interactive", True)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the size; as many terminals do, rows that are too long are broken into several."""
+        shown = "\r\n".join(self.rows()).rstrip()
+        self._screen = pyte.HistoryScreen(columns, rows, history=1000, ratio=0.5)
+        self._stream = pyte.Stream(self._screen)
+        self._stream.feed(shown)
+        for console, patch in self._attached:
+            patch.setattr(console, "_width", columns)
+            patch.setattr(console, "_height", rows)
 
     def type(self, keys: str) -> None:
         """Show keys where the cursor is, as a terminal echoes what is typed."""

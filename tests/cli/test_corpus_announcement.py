@@ -56,6 +56,16 @@ def test_train_says_what_it_trains_on(
     assert json.loads((tmp_path / "run" / "corpus.json").read_text())["skipped"] == facts["skipped"]
 
 
+def test_files_of_many_kinds_left_out_are_one_line(corpus: Path, tmp_path: Path, command: Command) -> None:
+    for number, suffix in enumerate((".so", ".gif", ".ico", ".bat", ".whl", ".def"), 1):
+        for copy in range(number):
+            (corpus / f"{copy}{suffix}").write_bytes(b"?")
+    code, out, _ = command("prepare", corpus, "--tokenizer", "byte", "--out", tmp_path / "cache")
+    assert code == 0
+    assert "22 files with 7 other suffixes, left out (.def 6, .whl 5, .bat 4, .ico 3, .gif 2, …)" in out
+    assert out.count("left out") == 2  # and the empty file
+
+
 def test_many_epochs_are_one_line_of_warning(corpus: Path, tmp_path: Path, command: Command) -> None:
     code, _, err = command("train", corpus / "b.md", *TINY, "training.max_steps=90", "--out", tmp_path / "run")
     assert code == 0, err

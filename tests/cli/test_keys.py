@@ -76,3 +76,17 @@ def test_prepare_and_train_share_one_cache(command: Command, tmp_path: Path, mon
     code, _, err = command("train", tmp_path / "a.txt", *small, "training.batch_size=2", "--out", tmp_path / "run")
     assert code == 0, err
     assert len([folder for folder in (tmp_path / "caches").iterdir() if (folder / "manifest.json").exists()]) == 1
+
+
+def test_a_key_that_does_not_exist_is_not_taken_for_text(command: Command) -> None:
+    code, _, err = command("config", "training.batchsize")
+    assert code == 2
+    assert "training.batchsize: unknown key. Did you mean training.batch_size?" in err
+
+
+def test_a_preset_that_does_not_exist_is_answered_with_the_nearest(command: Command) -> None:
+    for wrong, right in (("shakespear", "shakespeare-char"), ("wikki", "wiki"), ("gpt2", "gpt2-small")):
+        code, _, err = command("config", "--preset", wrong)
+        assert code == 2
+        assert f"Did you mean {right}?" in err
+    assert "Did you mean" not in command("config", "--preset", "zzz")[2]

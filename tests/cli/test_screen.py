@@ -139,3 +139,25 @@ def test_what_is_printed_stays_in_sight_above_the_screen(corpus: Path, tmp_path:
     assert sum("warning: warning number" in row for row in rows) == 2
     assert any(row.startswith("step 14 of 14") for row in rows)
     check_end(terminal)
+
+
+@pytest.mark.parametrize("size", [(64, 20), (80, 18), (60, 40), (120, 40)])
+def test_the_terminal_is_resized_in_a_run(
+    corpus: Path, tmp_path: Path, terminal_of: Attach, size: tuple[int, int]
+) -> None:
+    terminal = terminal_of(100, 30)
+
+    def on_step(step: int) -> bool:
+        if step == 5:
+            terminal.resize(*size)
+        return False
+
+    _, frames = shown_run(settings(corpus, tmp_path / "run"), terminal, on_step)
+    after = [frame for frame in frames if any(row.startswith(("step 7 ", "step 12 ")) for row in frame)]
+    assert after, "\n".join(frames[-1])
+    for frame in after:
+        text = "\n".join(frame)
+        assert text.count("qwen3: ") == 1, "the header is kept"
+        assert text.count("● validation") == text.count("━ loss") == text.count("of peak") == 1, text
+        assert "…" not in text
+    assert [row for row in terminal.rows() if any(part in row for part in OF_THE_SCREEN)] == []

@@ -65,7 +65,7 @@ def test_presets_are_valid(name: str) -> None:
         ({"trainig": {}}, "trainig: unknown section"),
         (
             {"training": {"batch_size": "many"}},
-            r"training\.batch_size: 'many' \(test\): Input should be a valid integer",
+            r"training\.batch_size: 'many' \(test\): it should be a whole number",
         ),
         ({"training": {"batch_size": 0}}, "greater than or equal to 1"),
         (

@@ -65,3 +65,17 @@ def test_plan_takes_a_cache_and_a_proposal_asks_for_text(command: Command, cache
     code, _, err = command("plan", "--minutes", 1, cache.path)
     assert code == 2
     assert "Name the text instead" in err
+
+
+def test_a_run_is_not_written_into_its_own_text(command: Command, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "a.txt").write_text(make_text(4000))
+    (corpus / "mine.tmp").write_text("not headrace's")
+    code, _, err = command("train", corpus, *TINY, "data.tokenizer=byte", "--out", f"{corpus}/")
+    assert code == 2
+    assert "this folder holds the text. Choose another, such as --out runs/corpus" in err
+    assert sorted(path.name for path in corpus.iterdir()) == ["a.txt", "mine.tmp"]
+    code, _, err = command("train", corpus / "a.txt", *TINY, "data.tokenizer=byte", "--out", corpus)
+    assert code == 0, err
+    assert (corpus / "mine.tmp").exists(), "only what a run left behind is removed"

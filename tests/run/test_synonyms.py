@@ -98,6 +98,8 @@ def test_an_ambiguous_key_asks_which(command: Command) -> None:
     [
         (("--batch_size", "3"), "Write training.batch_size=VALUE instead."),
         (("--num_batches", "3"), "Write training.max_steps=100."),
+        (("--lr", "0.1"), "Write training.learning_rate=VALUE instead."),
+        (("--dry-run",), "`headrace plan` says what a run will cost"),
         (("--memory-budget", "3"), "training.memory_budget=VALUE or data.memory_budget=VALUE"),
         (("--nonsense",), "--nonsense."),
     ],

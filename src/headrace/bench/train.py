@@ -16,7 +16,7 @@ from headrace.machine.peak import measure_peak_flops
 from headrace.models.counts import count
 from headrace.models.network import build
 from headrace.run.config import Config, Layers
-from headrace.run.presets import PRESETS
+from headrace.run.presets import preset_values
 
 PEERS = [
     Peer("headrace", "headrace.bench.peers.train.headrace_trainer", "headrace", is_headrace=True),
@@ -31,10 +31,8 @@ TIMEOUT_S = 900.0
 
 def bench_config(preset: str) -> Config:
     """Return the configuration of a GPT-2 of a preset's size, which every peer can train."""
-    if preset not in PRESETS:
-        raise UsageError(f"--preset {preset}: no such preset. Presets: {', '.join(PRESETS)}")
     layers = Layers()
-    layers.add(PRESETS[preset](), f"preset {preset}")
+    layers.add(preset_values(preset), f"preset {preset}")
     layers.add({"model.arch": "gpt2"}, "bench train")
     config = layers.build()
     if not config.model.vocab_size:

@@ -19,8 +19,8 @@ def show_description(facts: dict[str, Any]) -> None:
     tokenizer, chunking = facts["tokenizer"], facts["chunking"]
     out.print(f"[bold]{escape(facts['cache'])}[/]")
     out.print(
-        f"  {facts['documents']:,} documents, {facts['tokens']:,} tokens from {human_bytes(facts['bytes'])} of text"
-        f" ({facts['bytes_per_token']:.2f} bytes per token)"
+        f"  {plural(facts['documents'], 'document')}, {facts['tokens']:,} tokens from {human_bytes(facts['bytes'])}"
+        f" of text ({facts['bytes_per_token']:.2f} bytes per token)"
     )
     out.print(f"  tokenizer {escape(tokenizer['spec'])}: {tokenizer['vocab_size']:,} tokens")
     out.print(f"  {plural(facts['shards'], 'sealed shard')}, {human_bytes(facts['stored_bytes'])} on disk")
@@ -35,8 +35,8 @@ def show_description(facts: dict[str, Any]) -> None:
         _show_sources(facts["sources"])
     out.print(
         f"  sequences of {chunking['sequence_length']} ({chunking['packing']}):"
-        f" {chunking['sequences_before']:,} documents → {chunking['sequences_after']:,} sequences,"
-        f" {chunking['documents_split']:,} documents split,"
+        f" {plural(chunking['sequences_before'], 'document')} → {plural(chunking['sequences_after'], 'sequence')},"
+        f" {chunking['documents_split']:,} split,"
         f" lengths {chunking['shortest']:,} / {chunking['mean']:,.0f} / {chunking['longest']:,} (min / mean / max),"
         f" padding {chunking['padding']:,}, fill {chunking['fill_percent']:.2f}%"
     )
@@ -59,7 +59,8 @@ def show_verification(cache: Cache, problems: list[str]) -> None:
     for problem in problems:
         show_error(problem)
     if not problems:
-        out.print(f"{escape(str(cache.path))}: {len(cache.unique_shards())} shards, every byte as it was written.")
+        shards = plural(len(cache.unique_shards()), "shard")
+        out.print(f"{escape(str(cache.path))}: {shards}, every byte as it was written.")
 
 
 def show_rows(step: int, rows: list[dict[str, Any]]) -> None:

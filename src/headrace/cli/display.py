@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,9 @@ DROPPED = {
     "duplicate": "document(s) that repeat an earlier one, dropped",
     "near_duplicate": "document(s) that are nearly the same as an earlier one, dropped",
 }
+_SUFFIX = " with the suffix "
+MOST_SUFFIXES, SHOWN_SUFFIXES = 3, 5
+"""Suffixes of files left out that have a line each; beyond that they share a line, and how many of them it names."""
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -142,9 +145,10 @@ def as_notice(message: str) -> Text:
 
 def notices(facts: dict[str, Any]) -> list[str]:
     """Return a line for each kind of oddity in a corpus, and for each kind of file that was left out."""
-    odd = [counted(count, NOTICED.get(kind, kind)) for kind, count in facts["noticed"].items() if count]
-    left_out = [counted(count, f"{reason}, left out") for reason, count in facts["skipped"].items()]
-    return [*odd, *_selection_notices(facts), *left_out]
+    odd = suffixes_together({NOTICED.get(kind, kind): count for kind, count in facts["noticed"].items() if count})
+    left_out = suffixes_together({f"{reason}, left out": count for reason, count in facts["skipped"].items()})
+    said = [[counted(count, things) for things, count in counts.items()] for counts in (odd, left_out)]
+    return [*said[0], *_selection_notices(facts), *said[1]]
 
 
 def _selection_notices(facts: dict[str, Any]) -> list[str]:
@@ -158,3 +162,25 @@ def _selection_notices(facts: dict[str, Any]) -> list[str]:
         repeated = counted(duplicates["documents"], "document(s) that repeat an earlier one exactly, kept")
         lines.append(f"{repeated} ({human_bytes(duplicates['bytes'])}); data.deduplicate=exact drops them")
     return lines
+
+
+def suffixes_together(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts of things with those that differ only in their suffix as one, if there are more than a few.
+
+    >>> suffixes_together({f"file(s) with the suffix .{a}, left out": n for n, a in enumerate("abcd", 1)})
+    {'file(s) with 4 other suffixes, left out (.d 4, .c 3, .b 2, .a 1)': 10}
+    """
+    together: dict[str, dict[str, int]] = {}
+    for things, count in counts.items():
+        what, _, suffix = things.removesuffix(", left out").partition(_SUFFIX)
+        together.setdefault(what if suffix else things, {})[suffix] = count
+    result: dict[str, int] = {}
+    for what, by_suffix in together.items():
+        if len(by_suffix) <= MOST_SUFFIXES:
+            result |= {f"{what}{_SUFFIX}{suffix}, left out" if suffix else what: n for suffix, n in by_suffix.items()}
+            continue
+        most = sorted(by_suffix.items(), key=lambda item: -item[1])[:SHOWN_SUFFIXES]
+        more = ", …" if len(by_suffix) > len(most) else ""
+        shown = ", ".join(f"{suffix} {count:,}" for suffix, count in most) + more
+        result[f"{what} with {len(by_suffix)} other suffixes, left out ({shown})"] = sum(by_suffix.values())
+    return result

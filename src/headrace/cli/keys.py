@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -40,6 +41,16 @@ def is_key(name: str) -> bool:
     """Check whether a name is a configuration key, an alias of one, or a key without its section."""
     name = whole_key(name)
     return name in ALIASES or name in all_keys()
+
+
+def is_meant_as_key(text: str) -> bool:
+    """Check whether an argument of `headrace config` is a key, or was meant as one: a section's, and no file's name.
+
+    >>> is_meant_as_key("training.batch_size"), is_meant_as_key("training.batchsize"), is_meant_as_key("corpus.txt")
+    (True, True, False)
+    """
+    is_of_section = text.partition(".")[0] in SECTIONS and "=" not in text and "." in text
+    return is_key(text) or (is_of_section and not Path(text).exists())
 
 
 def key_of_option(option: str) -> str:
@@ -91,6 +102,6 @@ def _shown(annotation: Any, metadata: list[Any]) -> str:
     if origin is Literal:
         return " or ".join(map(str, arguments))
     limits = [(word, getattr(item, name, None)) for item in metadata for name, word in _BOUNDS.items()]
-    bounds = [f"{word} {limit:,}" for word, limit in limits if limit is not None]
+    bounds = [f"{word} {limit:,.15g}" for word, limit in limits if limit is not None]
     bounds += [f"matching {item.pattern}" for item in metadata if getattr(item, "pattern", None)]
     return ", ".join([_NAMES.get(origin or annotation, "a value"), *bounds])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from headrace.cli import display
 from headrace.data.corpus.remote.addresses import is_remote, shown, without_secrets
-from headrace.errors import CheckpointError, UsageError
+from headrace.errors import CheckpointError
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override, read_config_file
 from headrace.run.directory import read_run_config
-from headrace.run.presets import PRESETS
+from headrace.run.presets import preset_values
 from headrace.run.resume import read_checkpoint_state, split_checkpoint
 from headrace.training.restore import STATE
 
@@ -55,10 +55,8 @@ def gather(
         layers.add({"run.out": str(folder.resolve()), "run.resume": wanted}, "--resume")
     elif preset or not (files or corpus or any(key == "data.sources" for _, key, _ in typed)):
         name = preset or fallback  # without any text, the demo trains on what is on this disk
-        if name and name not in PRESETS:
-            raise UsageError(f"--preset {name}: no such preset. Presets: {', '.join(PRESETS)}")
         if name:
-            layers.add(PRESETS[name](), f"preset {name}")
+            layers.add(preset_values(name), f"preset {name}")
     for file in files:
         layers.add(read_config_file(Path(file)), file)
     if corpus:

@@ -75,11 +75,14 @@ class LazyCommands(TyperGroup):
             return super().invoke(ctx)
         except Exception as problem:
             option = getattr(problem, "option_name", "")
-            if option and not getattr(problem, "possibilities", None):
+            if option:
                 from headrace.cli.keys import key_of_option
 
-                message = getattr(problem, "message", "").removesuffix(".")
-                problem.message = f"{message}.{key_of_option(option)}"  # type: ignore[attr-defined]
+                answer = key_of_option(option)
+                if answer or not getattr(problem, "possibilities", None):
+                    message = getattr(problem, "message", "").removesuffix(".")
+                    problem.message = f"{message}.{answer}"  # type: ignore[attr-defined]
+                    problem.possibilities = None  # type: ignore[attr-defined]
             raise
 
 

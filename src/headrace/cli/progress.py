@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
+from rich.console import ConsoleRenderable
+from rich.control import Control
 from rich.live import Live
 from rich.text import Text
 
@@ -31,8 +34,32 @@ def corpus_line(facts: dict[str, Any]) -> str:
     if not facts["is_complete"]:
         parts.append(f"{100 * facts['tokenised_bytes'] / max(facts['bytes'], 1):.0f}% tokenised so far")
     if facts["epochs"] is not None:
-        parts.append(f"{about}{facts['epochs']:.3g} epochs in the limit")
+        epochs = f"{facts['epochs']:.3g}" if facts["epochs"] >= 0.001 else "less than 0.001"
+        parts.append(f"{about}{epochs} epochs until the limit")
     return f"corpus: {', '.join(parts)}; tokenizer {facts['tokenizer']} of {facts['vocab_size']:,} tokens"
+
+
+class _RedrawnLive(Live):
+    """A live display that draws everything again when its terminal becomes smaller.
+
+    Terminals then break rows that are too long into several, so that what was drawn is no longer where it was.
+    """
+
+    def __init__(self, screen: Screen, rows_above: Callable[[], list[Text]]) -> None:
+        super().__init__(
+            screen, console=err, refresh_per_second=REFRESHES_PER_SECOND, transient=True, vertical_overflow="crop"
+        )
+        self._rows_above, self._drawn, self._last_size = rows_above, screen, err.size
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Put what is to be printed above the screen, after all that was printed before where that is needed."""
+        old, new = self._last_size, self.console.size
+        self._last_size = new
+        if new.width < old.width or new.height < old.height:
+            above = self._rows_above()
+            self._drawn.rows_above = len(above)
+            renderables = [Control.clear(), Control.home(), *above, *renderables]
+        return super().process_renderables(renderables)
 
 
 class TrainingDisplay:
@@ -49,18 +76,10 @@ class TrainingDisplay:
         self._has_shown_all = False
         self._is_way_shown = pretraining.computing.is_final
         self._smoothed = SmoothedLoss()
+        self._said: list[str | Text] = []
         self._screen = Screen(rows_above=0)
         self._recall()
-        self._live = self._make_live() if err.is_interactive else None
-
-    def _make_live(self) -> Live:
-        return Live(
-            self._screen,
-            console=err,
-            refresh_per_second=REFRESHES_PER_SECOND,
-            transient=True,
-            vertical_overflow="crop",
-        )
+        self._live = _RedrawnLive(self._screen, self._rows_above) if err.is_interactive else None
 
     def _recall(self) -> None:
         """Put what was done before a resume on the screen."""
@@ -73,8 +92,8 @@ class TrainingDisplay:
     def __enter__(self) -> TrainingDisplay:
         pretraining = self._pretraining
         size, arch = human_count(pretraining.counts.num_parameters), pretraining.config.model.arch
-        way = self._way() if pretraining.computing.is_final else "how to compute steps is chosen during the first ones"
-        self._say(f"{arch}: {size} parameters, {way}; {pretraining.folder.path}")
+        way = self._way() if pretraining.computing.is_final else "the first steps find the fastest way to compute"
+        self._say(f"{arch}: {size} parameters; {way}; {pretraining.folder.path}")
         for notice in pretraining.tokenizer.notices:
             self._say(as_notice(notice))
         self._show_corpus()
@@ -152,8 +171,15 @@ class TrainingDisplay:
             self._say(as_warning(warning))
 
     def _say(self, text: str | Text) -> None:
+        if self._live is not None and self._live.is_started:
+            self._live.refresh()  # in a terminal that has become smaller, all that was said so far comes first
         self._screen.rows_above += len(wrapped(text))  # first, because the screen is drawn again below what is printed
         say(text)
+        self._said.append(text)
+
+    def _rows_above(self) -> list[Text]:
+        """Return what was printed so far in the rows that it takes now."""
+        return [row for text in self._said for row in wrapped(text)]
 
     def _way(self) -> str:
         """Describe how steps are computed, with the peak that they are compared with once it is known."""

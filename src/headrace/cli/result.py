@@ -197,6 +197,8 @@ def plain_lines(run: Run, config: Config) -> list[str]:
     lines = [f"{name}={value}" for name, value in values.items() if value is not None]
     for name, before, after, _ in _sample_pairs(run):
         for when, sample in (("before", before), ("after", after)):
+            if not sample:
+                continue
             lines.append(f"{name} {when} training:")
             lines += [f"    {line}" for line in printable(sample[:MOST_SAMPLE_CHARACTERS]).rstrip().split("\n")]
     return [*lines, *(f"next={command}" for command in next_commands(run, config))]
@@ -213,13 +215,24 @@ def next_commands(run: Run, config: Config) -> list[str]:
     """Return the commands that a user may want next, as they can be typed."""
     folder = shlex.quote(str(run.folder))
     prompt = next((line.strip() for line in "\n".join(run.prompts).splitlines() if line.strip()), "")
-    start = shlex.quote(printable(prompt)[:PROMPT_CHARACTERS]) if prompt else '"..."'
+    start = quoted(printable(prompt)[:PROMPT_CHARACTERS]) if prompt else '"..."'
     further = "" if run.was_stopped else f" {_further(run, config)}"
     return [
         f"headrace generate {folder} --prompt {start}",
         f"headrace report {folder}",
         f"headrace train --resume {folder}{further}",
     ]
+
+
+def quoted(text: str) -> str:
+    """Quote a text for a shell, as a person would.
+
+    >>> print(quoted("ROMEO:"), quoted("def main("), quoted("'Tis fond"), quoted("'$5'"))
+    ROMEO: 'def main(' "'Tis fond" ''"'"'$5'"'"''
+    """
+    if "'" in text and not any(character in text for character in '"$`\\!'):
+        return f'"{text}"'
+    return shlex.quote(text)
 
 
 def _further(run: Run, config: Config) -> str:

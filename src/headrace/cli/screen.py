@@ -100,11 +100,12 @@ class Screen:
     def _plot(self, figures: Figures, width: int, height: int) -> list[Text]:
         """Return the losses as figures and as a plot."""
         losses, points = figures.losses(), self.curve.points()
-        title = Text.assemble(
-            ("━ ", CURVE_STYLE), ("loss ", "dim"), losses["loss"], (" smoothed", "dim"), BETWEEN,
-            (f"{MARK} ", MARK_STYLE), ("validation ", "dim"), losses["validation"],
-        )  # fmt: skip
-        return [title, *(draw_plot(points, self.validations, width, height) if points else [])]
+        curve = Text.assemble(("━ ", CURVE_STYLE), ("loss ", "dim"), losses["loss"], (" smoothed", "dim"))
+        marks = Text.assemble((f"{MARK} ", MARK_STYLE), ("validation ", "dim"), losses["validation"])
+        is_one_line = curve.cell_len + len(BETWEEN) + marks.cell_len <= width
+        titles = [Text.assemble(curve, BETWEEN, marks)] if is_one_line else [curve, marks]
+        rows = max(LOWEST_PLOT, height + 1 - len(titles))
+        return [*titles, *(draw_plot(points, self.validations, width, rows) if points else [])]
 
     def _sample_lines(self, console: Console, width: int, height: int) -> list[Text]:
         """Return the newest samples with their prompts in bold, as far as they fit below a heading."""

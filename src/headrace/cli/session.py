@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import ExitStack, nullcontext
 
@@ -45,12 +46,13 @@ def run_training(config: Config, is_resumed: bool, as_json: bool) -> int:
 
 
 def _show(run: Run, config: Config, as_json: bool) -> None:
-    """Print the result of a run, and how to go on with one that was stopped."""
+    """Print the result of a run, and how to go on with one that was stopped, which a terminal's result says itself."""
     show_result(run, config)
     if as_json:
         typer.echo(json.dumps(run.as_json()))
     if run.was_stopped:
-        display.err.print(f"stopped and saved. Continue with: headrace train --resume {run.folder}")
+        again = f". Continue with: headrace train --resume {shlex.quote(str(run.folder))}"
+        display.err.print(f"stopped and saved{'' if display.out.is_terminal else again}", markup=False)
 
 
 class _StopRequest:

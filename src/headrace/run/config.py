@@ -137,7 +137,8 @@ class Layers:
         key = ".".join(str(part) for part in first["loc"][:2])
         origin = self.origins.get(key, "")
         where = f" ({origin[:200]})" if origin else ""
-        message = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
+        message = message.partition(", unable to parse")[0].replace("valid integer", "whole number")
         if key in self.values:
             answer = answered_value(key, self.values[key])
             return f"{key}: {_shown(self.values[key])}{where}: {answer or message}"

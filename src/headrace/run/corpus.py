@@ -12,7 +12,7 @@ from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL
 from headrace.data.cache.open import VALIDATION, default_cache_dir, sample_documents
 from headrace.data.config import DataConfig
-from headrace.data.corpus.dataset_folders import validation_split
+from headrace.data.corpus.datasets.folders import validation_split
 from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source, as_sources, standard_library
 from headrace.data.loader import Loader
@@ -59,6 +59,17 @@ def given_cache(config: Config) -> Cache | None:
         )
     data.tokenizer, data.special_tokens_in_text = tokenizer.spec, tokenizer.special_tokens_in_text
     return cache
+
+
+def refuse_to_train_into_text(config: Config, out: Path) -> None:
+    """Raise an error if a new run would be written into a folder that is itself its text: it could not be read again,
+    because folders with a run are not text."""
+    named = [*config.data.sources, *config.data.validation_sources]
+    sources = as_sources(named) if named else []
+    paths = [os.path.expanduser(path) for source in sources for path in source.paths]
+    for path in paths:
+        if os.path.isdir(path) and os.path.realpath(path) == os.path.realpath(out):
+            raise UsageError(f"--out {out}: this folder holds the text. Choose another, such as --out runs/{out.name}")
 
 
 def training_sources(config: Config) -> list[Source]:

@@ -95,7 +95,8 @@ class RunFolder:
                 f"{self.path}: another process is training here. Wait until it ends, or choose another --out."
             )
         try:
-            for leftover in self.path.glob("*.tmp"):  # of a run that was killed here: nobody else writes
+            leftovers = self.path.glob("*.tmp") if self.holds_a_configuration else ()
+            for leftover in leftovers:  # of a run that was killed here: nobody else writes
                 leftover.unlink(missing_ok=True)
             yield
         finally:

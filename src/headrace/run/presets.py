@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any
+
+from headrace.errors import UsageError
 
 Values = dict[str, dict[str, Any]]
 
@@ -94,3 +97,12 @@ PRESETS: dict[str, Callable[[], Values]] = {
     "development": development,
     "gpt2-small": gpt2_small,
 }
+
+
+def preset_values(name: str) -> Values:
+    """Return the values of a preset; a name that does not exist is an error that suggests the nearest."""
+    if name in PRESETS:
+        return PRESETS[name]()
+    near = difflib.get_close_matches(name, PRESETS, n=1) or [known for known in PRESETS if known.startswith(name[:4])]
+    meant = f" Did you mean {near[0]}?" if near else ""
+    raise UsageError(f"--preset {name}: no such preset.{meant} Presets: {', '.join(PRESETS)}")

@@ -24,7 +24,7 @@ from headrace.models.counts import count
 from headrace.models.network import build
 from headrace.run.agreement import check_batch_size, check_same_config, check_same_corpus, check_sharding
 from headrace.run.config import Config
-from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus
+from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus, refuse_to_train_into_text
 from headrace.run.directory import History, RunFolder, WatchedFolder, read_record
 from headrace.run.machine import remembered_machine
 from headrace.run.memory import check_memory, num_shards
@@ -79,6 +79,8 @@ class Pretraining:
             stack.callback(self.group.close)
             self._agree()
             self.folder = RunFolder(self.config.run.out) if self.group.is_main else WatchedFolder(self.config.run.out)
+            if self.group.is_main and not self.folder.holds_a_configuration:
+                refuse_to_train_into_text(self.config, self.folder.path)
             stack.enter_context(self.folder.lock())
             self._open(stack)
             self._stack = stack.pop_all()

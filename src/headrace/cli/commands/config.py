@@ -23,11 +23,11 @@ def config(
     `headrace config training.batch_size` explains that key instead: its type, its default and its meaning.
     """
     with display.loading(in_plain_lines=False):
-        from headrace.cli.keys import describe_key, is_key
+        from headrace.cli.keys import describe_key, is_meant_as_key
         from headrace.cli.layers import gather
         from headrace.jobs.config import resolve
 
-    keys = [describe_key(text) for text in arguments or [] if is_key(text)]
+    keys = [describe_key(text) for text in arguments or [] if is_meant_as_key(text)]
     if keys and len(keys) == len(arguments or []):
         for one in keys:
             display.out.print(f"{one.name}: {one.type}; default {one.default}\n    {one.meaning}", markup=False)

@@ -137,7 +137,7 @@ def _verdict(plan: Plan) -> str:
 def _times(plan: Plan) -> Iterator[str]:
     """Yield lines on what takes how long, and why."""
     step, epoch = (UNKNOWN if s is None else human_time(s) for s in (plan.step_s, plan.epoch_s))
-    steps = "" if plan.total_steps is None else f", {plan.total_steps:,} steps in the limit"
+    steps = "" if plan.total_steps is None else f", {plan.total_steps:,} steps until the limit"
     if plan.mixture:
         yield f"  mixture: {escape(plan.mixture)}"
     yield f"  time: {step} per step, {epoch} per epoch{steps}"

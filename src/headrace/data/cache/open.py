@@ -17,7 +17,7 @@ from headrace.data.cache.cache import Cache
 from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.cache.shards import ShardFolder
 from headrace.data.corpus.cuts import split_document
-from headrace.data.corpus.dataset_objects import SCHEME
+from headrace.data.corpus.datasets.objects import SCHEME
 from headrace.data.corpus.layout import list_remote
 from headrace.data.corpus.readers import Reader
 from headrace.data.corpus.remote.addresses import is_remote

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from headrace.data.corpus.dataset_folders import DESCRIPTIONS, saved_files, saved_splits
-from headrace.data.corpus.dataset_objects import SCHEME, require_table
+from headrace.data.corpus.datasets.folders import DESCRIPTIONS, saved_files, saved_splits
+from headrace.data.corpus.datasets.objects import SCHEME, require_table
 from headrace.data.corpus.formats.arrow.dataset import text_bytes
 from headrace.data.corpus.formats.registry import is_hidden, is_readable, shown_formats, why_unread
 from headrace.data.corpus.remote.addresses import is_remote
@@ -79,6 +79,14 @@ def _dataset_as_file(path: str, column: str) -> SourceFile:
     """List a dataset of this process like a file: its size is that of its text."""
     dataset = require_table(path)
     return SourceFile(path, 0, text_bytes(dataset, column), 0, 0, dataset.state)
+
+
+def is_in_folder(source: Source, file: SourceFile) -> bool:
+    """Check whether a file of a source was found in a folder, and not named or matched by a glob."""
+    if file.is_remote:
+        return any(file.path.startswith(path.rstrip("/") + "/") for path in source.paths)
+    folders = (path for path in map(os.path.expanduser, source.paths) if os.path.isdir(path))
+    return any(_contains(folder, file.path) for folder in folders)
 
 
 def own_output(folder: str) -> str:

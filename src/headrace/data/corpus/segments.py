@@ -18,13 +18,13 @@ from enum import StrEnum
 
 import numpy as np
 
-from headrace.data.corpus.discovery import iterate_files
+from headrace.data.corpus.discovery import is_in_folder, iterate_files
 from headrace.data.corpus.formats.format import Format, Piece, expected_bytes
 from headrace.data.corpus.formats.registry import format_for, format_of
 from headrace.data.corpus.remote.looking import look_ahead
 from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.sources import Source, SourceFile
-from headrace.errors import CorpusError
+from headrace.errors import CorpusError, NoTextColumnError
 from headrace.files import digest
 
 
@@ -126,27 +126,41 @@ def divide_corpus(
 ) -> list[Segment]:
     """Divide a corpus into segments. Reads directory entries, parquet footers and how tables begin, nothing else.
 
-    Files that are left out are counted in `skipped`, by reason. `listed`: the files of each source, if they are known.
+    Files that are left out are counted in `skipped`, by reason. A table without the column of the text is one of them
+    if it was found in a folder that has other text; one that was named is an error. `listed`: the files of each source,
+    if they are known.
     """
     skipped = Counter() if skipped is None else skipped
     segments: list[Segment] = []
     for index, source in enumerate(sources):
-        before = len(segments)
-        group = _Group(index, source)
         files = iterate_files(source, skipped) if listed is None else listed[index]
-        for file, format, pieces in look_ahead(functools.partial(_look_at, source), files):
-            if pieces is not None:
-                segments += [*group.take(), *_file_segments(index, source, file, format, pieces)]
-                continue
-            expected = expected_bytes(file)
-            if group.files and file.root != group.files[0].root:  # names within a group are relative to one place
-                segments += group.take()
-            group.add(file, format, expected)
-            if _group_ends(file.name, expected, group.nbytes):
-                segments += group.take()
-        segments += group.take()
-        if len(segments) == before:
-            raise CorpusError(f"{source.label}: the corpus is empty: there is no file with any content.")
+        segments += _divide_source(index, source, files, skipped)
+    return segments
+
+
+def _divide_source(index: int, source: Source, files: Iterable[SourceFile], skipped: Counter[str]) -> list[Segment]:
+    segments: list[Segment] = []
+    group = _Group(index, source)
+    problem = CorpusError(f"{source.label}: the corpus is empty: there is no file with any content.")
+    for file, format, pieces in look_ahead(functools.partial(_look_at, source), files):
+        if isinstance(pieces, NoTextColumnError):
+            if not is_in_folder(source, file):
+                raise pieces
+            skipped[f"table(s) without a column {source.text_field!r} (data.text_field=NAME reads another one)"] += 1
+            problem = pieces
+            continue
+        if pieces is not None:
+            segments += [*group.take(), *_file_segments(index, source, file, format, pieces)]
+            continue
+        expected = expected_bytes(file)
+        if group.files and file.root != group.files[0].root:  # names within a group are relative to one place
+            segments += group.take()
+        group.add(file, format, expected)
+        if _group_ends(file.name, expected, group.nbytes):
+            segments += group.take()
+    segments += group.take()
+    if not segments:
+        raise problem
     return segments
 
 
@@ -217,11 +231,18 @@ def _fingerprint(file: SourceFile, format: Format) -> str:
     return f"{file.fingerprint}|{format.mark}" if format.mark else file.fingerprint
 
 
-def _look_at(source: Source, file: SourceFile) -> tuple[SourceFile, Format, list[Piece] | None]:
-    """Return the format of a file and the pieces that it is divided into; None: it is small, and goes into a group."""
+def _look_at(source: Source, file: SourceFile) -> tuple[SourceFile, Format, list[Piece] | NoTextColumnError | None]:
+    """Return the format of a file and the pieces that it is divided into; None: it is small, and goes into a group.
+
+    For a table without the column of the text, the error that says so.
+    """
     format = format_for(source, file)
-    is_small = format.is_text and expected_bytes(file) < current_scale().segment_bytes
-    return file, format, None if is_small else format.divide(source, file)
+    if format.is_text and expected_bytes(file) < current_scale().segment_bytes:
+        return file, format, None
+    try:
+        return file, format, format.divide(source, file)
+    except NoTextColumnError as missing:
+        return file, format, missing
 
 
 def _file_segments(

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from headrace.data.corpus.dataset_objects import SCHEME, DatasetTable, as_table, find_table, is_dataset
+from headrace.data.corpus.datasets.objects import SCHEME, DatasetTable, as_table, find_table, is_dataset
 from headrace.data.corpus.remote.addresses import shown, without_secrets
 from headrace.data.corpus.weights import Weight
 from headrace.errors import UsageError

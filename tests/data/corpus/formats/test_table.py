@@ -8,6 +8,8 @@ import io
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -84,6 +86,25 @@ def test_without_the_column_the_message_has_what_to_type(tmp_path: Path) -> None
     assert "data.as_plain_text=true" in said
     plain = documents(Source(path=str(tmp_path / "a.csv"), as_plain_text=True))
     assert plain == [(tmp_path / "a.csv").read_bytes()]
+
+
+def test_in_a_folder_a_table_without_the_column_is_left_out_and_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "prices.csv").write_text("id,price\n1,2\n")
+    pq.write_table(pa.table({"price": [1, 2]}), folder / "prices.parquet")
+    with pytest.raises(CorpusError, match="no column 'text'"):  # nothing else is there
+        hr.prepare(folder, tokenizer="byte", out=tmp_path / "none")
+    (folder / "a.txt").write_text("first")
+    (folder / "z.csv").write_text("id,text\n1,second\n")
+    cache = hr.prepare(folder, tokenizer="byte", out=tmp_path / "cache")
+    assert documents(Source(path=str(folder))) == [b"first", b"second"]
+    (reason,) = cache.skipped
+    assert reason.startswith("table(s) without a column 'text'")
+    assert cache.skipped[reason] == 2
+    for named in (folder / "prices.csv", folder / "prices.parquet", folder / "*.csv"):
+        with pytest.raises(CorpusError, match="no column 'text'"):
+            hr.prepare([folder / "a.txt", named], tokenizer="byte", out=tmp_path / "named")
 
 
 def test_a_row_of_other_length_is_named_or_skipped(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.data.corpus.dataset_objects import SCHEME
+from headrace.data.corpus.datasets.objects import SCHEME
 from headrace.data.corpus.formats.arrow.dataset import DATASET
 from headrace.data.corpus.formats.arrow.files import Arrow
 from headrace.data.corpus.formats.docx import Docx

@@ -20,7 +20,7 @@ from headrace.data.corpus.scale import current_scale
 from headrace.data.corpus.signatures import refuse_what_is_not_text
 from headrace.data.corpus.sources import Source, SourceFile
 from headrace.data.corpus.utf8 import without_byte_order_mark
-from headrace.errors import CorpusError
+from headrace.errors import CorpusError, NoTextColumnError
 
 ROW_LIMIT_BYTES = 32 << 20
 _QUOTED = re.compile(rb'"[^"]*+(?:""[^"]*+)*+"(?!")')
@@ -44,7 +44,8 @@ class Csv(ChosenFormat):
         delimiter = max(self.delimiters, key=header.count)
         names = [name.decode("utf-8", "replace").strip() for name in _fields(header.rstrip(b"\r\n"), delimiter)]
         if names.count(source.text_field) != 1:
-            raise CorpusError(_no_column(source, path, names, _longest(raw[len(header) :], delimiter, len(names))))
+            longest = _longest(raw[len(header) :], delimiter, len(names))
+            raise NoTextColumnError(_no_column(source, path, names, longest))
         return _Table(self.name, delimiter, names.index(source.text_field), len(names))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.errors import CorpusError
+from headrace.errors import CorpusError, NoTextColumnError
 
 BATCH_BYTES = 1 << 20
 
@@ -19,7 +19,7 @@ def check_text_column(place: str, column: str, schema: Any, remedy: str = "data.
 
     if column not in schema.names:
         known = ", ".join(schema.names)
-        raise CorpusError(f"{place}: no column {column!r} (it has: {known}). Name the right one: {remedy}")
+        raise NoTextColumnError(f"{place}: no column {column!r} (it has: {known}). Name the right one: {remedy}")
     kind = schema.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from headrace.data.corpus.chunks import Chunk
-from headrace.data.corpus.dataset_objects import DatasetTable, require_table
+from headrace.data.corpus.datasets.objects import DatasetTable, require_table
 from headrace.data.corpus.formats.arrow.columns import BATCH_BYTES, bounded_texts, check_text_column
 from headrace.data.corpus.formats.format import Piece, RecordFormat
 from headrace.data.corpus.scale import current_scale

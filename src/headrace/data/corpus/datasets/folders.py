@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any
 
-from headrace.data.corpus.dataset_objects import choose_split
+from headrace.data.corpus.datasets.objects import choose_split
 from headrace.errors import CorpusError
 
 STATE = "state.json"
