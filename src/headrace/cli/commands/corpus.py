@@ -178,10 +178,10 @@ def _parse_weights(text: str) -> list[Any] | dict[str, Any] | None:
     if not text:
         return None
     try:
-        parsed = parse_yaml(text if text.lstrip().startswith("{") else f"[{text}]")
+        parsed: list[Any] | dict[str, Any] = parse_yaml(text if text.lstrip().startswith("{") else f"[{text}]")
     except (ValueError, YAMLError):
-        parsed = None
-    if isinstance(parsed, (list, dict)) and parsed:
+        parsed = []
+    if parsed and (isinstance(parsed, dict) or not any(isinstance(weight, str) for weight in parsed)):
         return parsed
     raise UsageError(
         f"--weights {text!r}: write numbers with commas between them, such as 0.7,0.3, or names and weights in braces"

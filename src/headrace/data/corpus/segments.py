@@ -143,7 +143,8 @@ def _divide_source(index: int, source: Source, files: Iterable[SourceFile], skip
     group = _Group(index, source)
     problem = CorpusError(f"{source.label}: the corpus is empty: there is no file with any content.")
     for file, format, pieces in look_ahead(functools.partial(_look_at, source), files):
-        if isinstance(pieces, NoTextColumnError):
+        if format is None or isinstance(pieces, NoTextColumnError):
+            assert isinstance(pieces, NoTextColumnError)
             if not is_in_folder(source, file):
                 raise pieces
             skipped[f"table(s) without a column {source.text_field!r} (data.text_field=NAME reads another one)"] += 1
@@ -231,18 +232,19 @@ def _fingerprint(file: SourceFile, format: Format) -> str:
     return f"{file.fingerprint}|{format.mark}" if format.mark else file.fingerprint
 
 
-def _look_at(source: Source, file: SourceFile) -> tuple[SourceFile, Format, list[Piece] | NoTextColumnError | None]:
+def _look_at(
+    source: Source, file: SourceFile
+) -> tuple[SourceFile, Format, list[Piece] | None] | tuple[SourceFile, None, NoTextColumnError]:
     """Return the format of a file and the pieces that it is divided into; None: it is small, and goes into a group.
 
-    For a table without the column of the text, the error that says so.
+    A table without the column of the text has no format here, and the error that says so.
     """
-    format = format_for(source, file)
-    if format.is_text and expected_bytes(file) < current_scale().segment_bytes:
-        return file, format, None
     try:
-        return file, format, format.divide(source, file)
+        format = format_for(source, file)
+        is_small = format.is_text and expected_bytes(file) < current_scale().segment_bytes
+        return file, format, None if is_small else format.divide(source, file)
     except NoTextColumnError as missing:
-        return file, format, missing
+        return file, None, missing
 
 
 def _file_segments(

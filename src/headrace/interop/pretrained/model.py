@@ -117,7 +117,7 @@ class Pretrained:
             if head.shape != embedding.shape or not torch.equal(head, embedding.cpu()):
                 raise CheckpointError(
                     f"{self.name}: {CONFIG} says that head and embedding are one (tie_word_embeddings), and {HEAD}"
-                    " holds another head. Set tie_word_embeddings to false in it if the head is right."
+                    ' holds another head. If the head is right, write "tie_word_embeddings": false there.'
                 )
 
     def _stored(self, name: str) -> str:

@@ -94,7 +94,7 @@ def find_checkpoint(path: Path) -> Path:
             return found
     if not path.exists():
         raise CheckpointError(
-            f"{path}: no such run. Make it with: headrace train --out {path}. A model of the hub is named OWNER/NAME."
+            f"{path}: no such run. A model of the hub is named OWNER/NAME; make a run with: headrace train --out {path}"
         )
     raise CheckpointError(f"{path}: no checkpoint here yet. Wait until the run has saved one.")
 

@@ -141,12 +141,12 @@ def test_no_file_and_no_host(web: WebServer, tmp_path: Path) -> None:
     assert "no such host, or no network" in fails("http://nowhere.invalid/corpus.txt", tmp_path / "cache")
 
 
-@pytest.mark.usefixtures("small_scale")
 def test_an_arrow_file_is_refused_by_name(web: WebServer, tmp_path: Path) -> None:
     web.files["/rows.arrow"] = b"ARROW1"
     assert "Copy the file here, or save it as .parquet" in fails(f"{web.address}/rows.arrow", tmp_path / "cache")
 
 
+@pytest.mark.usefixtures("small_scale")
 @pytest.mark.parametrize("has_etags", [True, False])
 def test_a_file_that_changes_while_it_is_read(has_etags: bool, web: WebServer, text: str, tmp_path: Path) -> None:
     web.has_etags = has_etags
