@@ -33,6 +33,7 @@ class World:
     evaluated: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of each evaluation, and of the sample by which it is judged."""
     texts: int = 0
+    text_seconds: float = 0.0
     saved: list[tuple[int, bool]] = field(default_factory=list)
     """Steps that were saved, and whether as the best."""
     written_s: float = 0.0
@@ -62,6 +63,7 @@ class World:
             part_tokens = self.part_tokens or 10_000_000
             self.now_s += self.token_s * min(tokens or part_tokens, part_tokens)
         self.texts += due.text_s > 0
+        self.text_seconds += min(due.text_s, self.text_s)
         self.now_s += min(due.text_s, self.text_s)
         self.evaluated.append((due.tokens, judged_tokens))
         loss = self.losses.pop(0) if len(self.losses) > 1 else (self.losses or [1.0])[0]
@@ -147,12 +149,15 @@ def test_settings_are_obeyed() -> None:
     assert {tokens for tokens, _ in whole.evaluated} == {0}
 
 
-def test_text_comes_between_only_where_it_is_cheap() -> None:
-    dear, cheap = World(text_s=20.0), World(text_s=0.01)
+def test_text_that_is_not_cheap_is_cut_to_a_share_of_the_run() -> None:
+    dear, cheap, short = World(text_s=20.0), World(text_s=0.01), World(text_s=20.0)
     dear.run(max_steps=2000)
     cheap.run(max_steps=2000)
-    assert dear.texts == 1
+    short.run(max_steps=20)
+    assert dear.texts == len(dear.evaluated) > 3
+    assert dear.text_seconds <= 0.011 * dear.now_s
     assert cheap.texts == len(cheap.evaluated) > 3
+    assert short.texts == 1, "a few words would say nothing"
 
 
 @pytest.mark.parametrize("steps", [10, 60, 600, 6000])

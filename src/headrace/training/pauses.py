@@ -20,9 +20,10 @@ WHOLE_SHARE = 0.08
 MEASURING_SHARE = 0.005
 """Share of a run for measuring what evaluating costs; the least that can be measured is measured anyway."""
 TEXT_SHARE, LEAST_TEXT_S = 0.005, 0.02
-"""Limits of the time for the text at the end of a run: a share of the run, and the seconds that it has anyway."""
+"""Limits of the time for the text at the end of a run: a share of the run, and the seconds that it has anyway. The
+texts before it may take as large a share together; one that would have fewer seconds is not written."""
 CHEAP_TEXT = 0.25
-"""Share of an evaluation's time up to which a sample of text comes with it."""
+"""Share of an evaluation's time up to which a whole sample of text comes with it."""
 WAITING_SHARE, WRITING_SHARE = 0.01, 0.05
 """Largest shares of the time between saves for waiting for one and for writing it beside training."""
 SAVE_SECONDS = 60.0  # between saves, where these shares allow it
@@ -119,7 +120,8 @@ class Pauses:
         """Count a pause; `saving_s`: time waited for its save; `written_s`: time of writing the newest one beside."""
         self._marked_s = self._position.elapsed_s
         if due.tokens is not None:
-            self._evaluation_s = evaluation_s
+            own_text_s = due.text_s if math.isfinite(due.text_s) else 0.0  # a text with a share of its own
+            self._evaluation_s = max(0.0, evaluation_s - own_text_s)
             self._evaluated_at = self._progress
             if due.tokens and self._costs is not None:  # steps may be computed faster by now than when it was measured
                 num_tokens = min(due.tokens, self._costs.num_tokens or due.tokens)
@@ -234,7 +236,10 @@ class Pauses:
         if self._config.evaluate_every:
             return math.inf
         text_s = self._costs.text_s if self._costs else 0.0
-        return math.inf if text_s <= CHEAP_TEXT * self._seconds_for(self._sample_tokens()) else 0.0
+        if text_s <= CHEAP_TEXT * self._seconds_for(self._sample_tokens()):
+            return math.inf
+        share_s = LEAST_INTERVAL * TEXT_SHARE * self._total_s
+        return share_s if share_s >= LEAST_TEXT_S else 0.0
 
     def _reserve_s(self) -> float:
         """Return the expected time of the last evaluation, during which the last save is written, and of its text."""
