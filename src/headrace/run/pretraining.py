@@ -17,11 +17,9 @@ from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.group import join
 from headrace.distributed.replicas import make_replica
 from headrace.machine.allocator import keep_freed_memory
-from headrace.machine.device import best_device
 from headrace.machine.energy import EnergyMeter
 from headrace.machine.facts import ProcessTimes, environment
 from headrace.models.counts import count
-from headrace.models.network import build
 from headrace.run.agreement import check_batch_size, check_same_config, check_same_corpus, check_sharding
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus, refuse_to_train_into_text
@@ -37,7 +35,7 @@ from headrace.run.session.evaluation import FIRST_TEXT_S, RunEvaluation
 from headrace.run.session.mixture import RunMixture, adopt_mixture
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
-from headrace.run.start.settle import Beginning, resume_model, settle_model
+from headrace.run.start.origin import find_origin
 from headrace.run.summary import Tally, recall
 from headrace.run.trackers.beside import open_trackers
 from headrace.stages import Stage
@@ -112,8 +110,9 @@ class Pretraining:
         self._checkpoints = Checkpoints(self.folder.path / "checkpoints")
         resume_from = checkpoint_to_resume(config.run.resume, self.folder, self._checkpoints, group)
         saved = read_checkpoint_state(resume_from) if resume_from else None
-        adopted = adopt_mixture(config, self.folder.path, saved, self._settle_model(saved, resume_from))
-        self.notices += adopted.notices
+        self._origin = find_origin(config, group, saved, resume_from, self.activity)
+        adopted = adopt_mixture(config, self.folder.path, saved, self._origin.tokenizer)
+        self.notices += [*self._origin.notices, *adopted.notices]
         self._scaling = remembered_scaling(config)
         if saved is None:
             check_batch_size(config, group.world_size)
@@ -128,7 +127,7 @@ class Pretraining:
         position = saved.position if saved is not None else Position()
         self.counts = count(config.model, config.training.sequence_length)
         self.run = Run(
-            folder=self.folder.path, parameters=self.counts.num_parameters, continues_from=self._continues_from
+            folder=self.folder.path, parameters=self.counts.num_parameters, continues_from=self._origin.record
         )
         self.history = self.folder.history(position.step) if saved is not None else History()
         recall(self.run, position, self.history)
@@ -142,29 +141,6 @@ class Pretraining:
     def _steps_per_epoch(self) -> int:
         """Return the steps of a pass over the corpus where a limit needs them: counting tokenises all of it."""
         return self.loader.steps_per_epoch if self.config.training.num_epochs else 0
-
-    def _settle_model(self, saved: CheckpointState | None, resume_from: Path | None) -> Tokenizer | None:
-        """Set the shape by the model that the run begins from, or as its checkpoint has it; return its tokenizer.
-
-        None where the run begins from random weights.
-        """
-        config, group = self.config, self.group
-        self._beginning: Beginning | None = None
-        self._continues_from = saved.continues_from if saved is not None else None
-        if saved is not None and resume_from is not None:
-            return resume_model(config, saved, resume_from)
-        if not config.model.init:
-            return None
-        self.activity(f"reading the model {config.model.init}")
-        if group.is_local_main:  # downloads it, where it comes from the hub
-            self._beginning = settle_model(config)
-        group.wait_for_all("waiting for each machine to read the model")
-        if not group.is_local_main:
-            self._beginning = settle_model(config)
-        assert self._beginning is not None
-        self._continues_from = self._beginning.record()
-        self.notices += [f"continuing from {config.model.init}", *self._beginning.notices]
-        return self._beginning.tokenizer
 
     def _open_corpus(self, stack: ExitStack, kept: Tokenizer | None) -> None:
         """Open the training text and its tokenizer, and set the vocabulary size and the context by them.
@@ -185,12 +161,8 @@ class Pretraining:
     def _open_network(self, saved: CheckpointState | None, resume_from: Path | None) -> None:
         """Build or load the network, decide how to compute its steps, and open what only rank 0 needs."""
         config, group = self.config, self.group
-        if self._beginning is not None:
-            self._beginning.check()
         self.activity("building the network")
-        self.network = build(config.model, config.training.seed).to(best_device())
-        if self._beginning is not None:
-            self._beginning.load_into(self.network)
+        self.network = self._origin.build_network(config)
         check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
         self.computing = RunComputing(
             config, self.network, self.loader, group, self.folder, self._machine, self._scaling, self._begin
@@ -328,7 +300,7 @@ class Pretraining:
 
     def _judge_beginning(self) -> None:
         """Evaluate the model that the run begins from, so that what training makes of it can be compared with it."""
-        training, record = self.config.training, self._continues_from
+        training, record = self.config.training, self._origin.record
         if record is None:
             return
         tokens = training.evaluation_tokens
@@ -370,5 +342,5 @@ class Pretraining:
             peak_flops=self.computing.peak_flops,
             environment=Environment(**environment()),
             processes=self.group.world_size,
-            continues_from=self._continues_from,
+            continues_from=self._origin.record,
         )
