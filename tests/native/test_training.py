@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from headrace.errors import UsageError
 from headrace.models.config import ModelConfig
+from headrace.native.engine import planned_bytes
 from headrace.native.library import MASK, available_instructions, instructions, why_missing
 from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
@@ -116,6 +117,29 @@ def test_pytorch_is_not_tried_in_float32_where_native_steps_are_faster_in_bfloat
     assert (search.best.engine, search.best.precision) == ("native", faster)
     tried = {way.precision for way in seen if way.engine == "torch"}
     assert tried == ({"bfloat16"} if faster == "bfloat16" else {"float32", "bfloat16"})
+
+
+@needs_library
+def test_the_memory_of_native_steps_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, training = ModelConfig(vocab_size=50, context=256), TrainingConfig(batch_size=4)
+    monkeypatch.setattr("headrace.training.autotune.torch.get_num_threads", lambda: 2)
+    plan = planned_bytes(model, 4, training.sequence_length, "float32", 2)
+    used, tried = {"bytes": 1000}, set()
+    monkeypatch.setattr("headrace.training.autotune.memory_bytes", lambda: used["bytes"])
+
+    def measure(way: Execution) -> float:
+        tried.add(way.engine)
+        if way.engine == "native":
+            used["bytes"] = 1000 + plan  # stays as long as the run
+        return 1.0
+
+    answer(Search(model, training, memory_limit=1000 + plan * 3 // 2).measurements(), measure)
+    assert tried == {"torch", "native"}
+    used["bytes"] = 1000
+    search = Search(model, training, memory_limit=1000 + plan * 3 // 2)
+    compared = []
+    answer(search.measurements(), lambda way: compared.append(way) or measure(way))  # type: ignore[func-returns-value]
+    assert sum(way.engine == "native" for way in compared) > 2, "after the choice of threads too"
 
 
 @needs_library

@@ -182,7 +182,7 @@ def prepare_corpus(config: Config, group: Group, activity: Activity = ignore, ke
         prepare_training(config, activity, kept)
     group.wait_for_all("waiting for rank 0 to prepare the corpus")
     if group.is_local_main and not group.is_main:
-        prepare_training(config)
+        prepare_training(config, tokenizer=kept)
     group.wait_for_all("waiting for each machine to prepare the corpus")
 
 

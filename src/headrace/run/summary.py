@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Sequence
+from math import inf
 
 from headrace.machine.contention import ProcessorTime
 from headrace.machine.energy import EnergyMeter
@@ -53,7 +54,7 @@ class Tally:
         }
         self._wait_percents: list[float] = []  # in order of size
         self._began, self._cpu_began, self._processor_began = time.perf_counter(), cpu_seconds(), ProcessorTime.now()
-        self._looked_s = self._began
+        self._looked_s = -inf  # at the first step: a run that is killed soon must know its energy when it is resumed
         self._meter, self._energy_before = meter, run.energy_joules if run.steps else None
 
     def add(self, info: StepInfo, position: Position) -> None:

@@ -93,10 +93,12 @@ class Search:
                 release_freed_memory()
         size = self.best.micro_batch_size
         probe = replace(self.best, micro_batch_size=min(size, self._probe_size))
+        kernels = self._kernels(probe)  # before any native step, whose memory would count twice
         if not training.threads and self.best.threads > 1:
-            threads = yield from _choose_threads(self._likely_fastest(probe), self._seconds)
-            self.best, probe = replace(self.best, threads=threads), replace(probe, threads=threads)
-        yield from self._compare_kernels(probe)
+            threads = yield from _choose_threads(_likely_fastest(kernels), self._seconds)
+            self.best = replace(self.best, threads=threads)
+            kernels = [replace(way, threads=threads) for way in kernels]
+        yield from self._compare_kernels(kernels)
         if self.best.engine == "native":
             # Its threads divide the whole batch themselves. Measured once more, for what is remembered is its time.
             self.best = replace(self.best, micro_batch_size=training.micro_batch_size or self._num_rows)
@@ -111,23 +113,17 @@ class Search:
             yield from self._compare([self.best, replace(self.best, compile=True, matmul="default", attention="fused")])
         release_freed_memory()
 
-    def _likely_fastest(self, plain: Execution) -> Execution:
-        """Return a way to begin with, before anything is known: a native one where there is one, else the plain one."""
-        native = [way for way in self._kernels(plain) if way.engine == "native"]
-        wanted = "bfloat16" if multiplies_bfloat16() else "float32"
-        return next((way for way in native if way.precision == wanted), (native or [plain])[0])
-
-    def _compare_kernels(self, plain: Execution) -> Measurements[Execution, None]:
+    def _compare_kernels(self, ways: list[Execution]) -> Measurements[Execution, None]:
         """Compare kernels and precisions, without trying in all ways what native steps show to be slow.
 
         Where they compute faster in bfloat16 than in float32, PyTorch's float32 is left out: it takes twice as long.
         """
-        ways = self._kernels(plain)
         native = [way for way in ways if way.engine == "native"]
         if len(native) > 1 and len(native) < len(ways):
             yield from self._compare(native)
             if self.best.precision == "bfloat16":
-                ways = [way for way in ways if way.engine != "native" and way.precision == "bfloat16"] + [self.best]
+                others = [way for way in ways if way.engine != "native" and way.precision == "bfloat16"]
+                ways = [self.best, *others]  # first: until another is measured to be faster, it is the best
         yield from self._compare(ways)
 
     def _kernels(self, plain: Execution) -> list[Execution]:
@@ -216,6 +212,13 @@ def _plainest(training: TrainingConfig, num_rows: int, probe_size: int, memory_l
         head_chunk_bytes=CHUNK_BYTES if memory_limit is None else SMALL_CHUNK_BYTES,
         threads=torch.get_num_threads(),
     )
+
+
+def _likely_fastest(ways: list[Execution]) -> Execution:
+    """Return a way to begin with, before anything is measured: a native one where there is one, else the plain one."""
+    native = [way for way in ways if way.engine == "native"]
+    wanted = "bfloat16" if multiplies_bfloat16() else "float32"
+    return next((way for way in native if way.precision == wanted), (native or ways)[0])
 
 
 def _choose_threads(plain: Execution, seconds: float) -> Measurements[Execution, int]:

@@ -104,6 +104,12 @@ def test_end_of_text_is_added_where_there_is_none() -> None:
     assert from_json("wp", backend.to_str(), "wp").end_of_text == "</s>"
 
 
+def test_end_of_text_never_gets_the_id_of_another_token() -> None:
+    backend = Backend(models.WordLevel({"a": 0, "b": 1, "z": 3}, unk_token="a"))  # 2 is free, and the library takes 3
+    with pytest.raises(TokenizerError, match="the id 3 that it would get belongs to 'z'"):
+        from_json("gap", backend.to_str(), "gap.json")
+
+
 def test_a_tokenizer_file_or_its_folder(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(learned("bpe:400").json)
     for spec in (tmp_path, tmp_path / "tokenizer.json"):

@@ -110,6 +110,15 @@ def test_the_same_change_asked_for_again_is_the_same_run(texts: Path) -> None:
     assert data_of(texts, "run")["earlier_mixtures"] == [{"until": 8, "weights": [0.7, 0.3]}]
 
 
+def test_a_change_that_leaves_a_source_out_can_be_asked_for_again(texts: Path) -> None:
+    run(texts, "run", sources(texts, a=0.7, b=0.3), stop=4)
+    for stop in (10, 99):
+        run(texts, "run", sources(texts, b=1), stop, **CHANGE)
+    assert data_of(texts, "run")["earlier_mixtures"] == [{"until": 8, "weights": [0.7, 0.3]}]
+    with pytest.raises(UsageError, match="steps already"):
+        run(texts, "run", sources(texts, a=1), **CHANGE)
+
+
 def test_a_change_that_has_not_come_yet_is_replaced_and_one_that_has_is_kept(texts: Path) -> None:
     run(texts, "run", sources(texts, a=1, b=1), stop=2)
     for step, weight in ((8, 5), (6, 7), (10, 9)):

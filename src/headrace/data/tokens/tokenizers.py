@@ -207,8 +207,14 @@ def from_json(spec: str, text: str, where: str) -> Tokenizer:
     vocabulary = backend.get_vocab(with_added_tokens=True)
     found = next((token for token in KNOWN_END_OF_TEXT if token in vocabulary), END_OF_TEXT)
     if found not in special_tokens(data):
+        owners = {index: token for token, index in vocabulary.items() if token != found}
         backend.add_special_tokens([found])
         vocabulary = backend.get_vocab(with_added_tokens=True)
+        if vocabulary[found] in owners:  # the ids have a gap, and the library counts tokens
+            raise TokenizerError(
+                f"{where}: has no end-of-text token, and the id {vocabulary[found]} that it would get belongs to"
+                f" {owners[vocabulary[found]]!r}. Add one to the file, such as {END_OF_TEXT}, with an id of its own."
+            )
     if notices or found not in special_tokens(data):
         text = backend.to_str()
     said = tuple(f"{where}: {notice}" for notice in (*notices, *text_losses(data)))

@@ -134,8 +134,8 @@ def _read_config(files: ModelFiles) -> ModelConfig:
     """Read a config.json and return the shape that it describes; refuse what no architecture of ours computes."""
     values = read_values(files)
     where = files.where(CONFIG)
-    if values.get("auto_map"):
-        code = ", ".join(sorted({str(name) for name in dict(values["auto_map"]).values()}))
+    if own_code := values.get("auto_map"):
+        code = ", ".join(sorted({str(name) for name in own_code.values()} if isinstance(own_code, dict) else []))
         raise CheckpointError(
             f"{where}: the model brings code of its own (auto_map: {code:.120}), which headrace does not run. Use"
             " a model that transformers computes without trust_remote_code."
@@ -150,7 +150,7 @@ def _read_config(files: ModelFiles) -> ModelConfig:
         reason = first["msg"].removeprefix("Value error, ")
         key = ".".join(str(part) for part in first["loc"])
         raise CheckpointError(f"{where}: no model has this shape ({key + ': ' if key else ''}{reason}).") from None
-    except (MalformedError, TypeError, AttributeError) as problem:
+    except (MalformedError, TypeError, AttributeError, ValueError, OverflowError) as problem:
         raise CheckpointError(f"{where}: not the configuration of a model: {problem}.") from None
 
 

@@ -133,20 +133,22 @@ def _refuse_other_weights(now: RunMixture, was: RunMixture, step: int) -> None:
     """Refuse other weights of the same sources; other sources are refused where the text is compared."""
     if len(now.sources) == len(was.sources):
         raise UsageError(
-            f"the mixture of the run is {was.describe()}, and now it is {now.describe()}. Resume with the weights of"
-            f" the run, or change them from a step on: data.mixture_from={max(step, 1)}, or a later step."
+            f"the mixture of the run is {was.describe()}, and now it is {now.describe()} (percentages are of the steps"
+            " that the run began with). Resume without weights, or change them from a step on:"
+            f" data.mixture_from={max(step, 1)}, or a later step."
         )
 
 
 def _changed(now: RunMixture, was: RunMixture, step: int) -> RunMixture:
     """Return the mixture of a run that is changed from `now.first_step` on; refuse what cannot be changed."""
     asked = f"data.mixture_from={now.first_step}"
-    if now.first_step < step:
-        raise UsageError(
-            f"{asked}: the run has trained {step:,} steps already, and their mixture cannot change. Use"
-            f" data.mixture_from={step} or a later step, or go on from an earlier checkpoint:"
-            f" --resume RUN/checkpoints/step-{now.first_step:08} (where there is one)."
-        )
+    past = UsageError(
+        f"{asked}: the run has trained {step:,} steps already, and their mixture cannot change. Use"
+        f" data.mixture_from={step} or a later step, or go on from an earlier checkpoint:"
+        f" --resume RUN/checkpoints/step-{now.first_step:08} (where there is one)."
+    )
+    if now.first_step < step and now.first_step != was.first_step:
+        raise past
     if now.is_as(was) and _keys(now.sources) == _keys(was.sources):
         raise UsageError(
             f"{asked}: the mixture of the run is this already ({was.describe()}). Give the new weights too:"
@@ -173,7 +175,10 @@ def _changed(now: RunMixture, was: RunMixture, step: int) -> RunMixture:
         EarlierMixture(until=end, weights=None if then is None else list(then))
         for end, (_, then) in zip(ends, kept, strict=True)
     ]
-    return RunMixture(sources, [weights.get(key, 0.0) for key in _keys(sources)], now.first_step, earlier)
+    changed = RunMixture(sources, [weights.get(key, 0.0) for key in _keys(sources)], now.first_step, earlier)
+    if now.first_step < step and (not changed.is_as(was) or _keys(sources) != known):  # not the same change once more
+        raise past
+    return changed
 
 
 def _keys(sources: list[Source]) -> list[Any]:
