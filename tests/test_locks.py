@@ -61,6 +61,7 @@ def test_a_run_directory_is_free_when_its_process_is_killed(tmp_path: Path) -> N
         other.kill()
         other.wait()
     assert not run.is_in_use
+    (run.path / "config.json").write_text("{}")
     (run.path / "summary.json.0123.tmp").write_text("half of it")
     with run.lock():
         assert not list(run.path.glob("*.tmp"))

@@ -202,4 +202,4 @@ def test_the_command_says_what_it_does(command: Command, corpus: Path) -> None:
     lines = err.splitlines()
     assert lines.index("reading the corpus") < lines.index("building the network")
     assert lines.index("building the network") < lines.index("computing step 1")
-    assert any("chosen during the first ones" in line for line in lines)
+    assert any("the first steps find the fastest way to compute" in line for line in lines)
