@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from headrace.data.selection.duplicates import mark_duplicates
 from headrace.data.selection.hashing import document_hashes
 from headrace.data.selection.minhash import band_keys, bands_for, chance_of_finding
 from headrace.data.selection.reasons import DUPLICATE, KEPT, NEAR_DUPLICATE
-from headrace.data.selection.records import DocumentRecord, pack_facts
+from headrace.data.selection.records import DocumentRecord, pack_facts, read_record
 from tests.conftest import make_text
 
 
@@ -179,6 +181,29 @@ def test_a_cache_from_before_does_not_know_its_duplicates(tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "cache" / "documents")
     write_lines(tmp_path / "corpus" / "a.jsonl", ["one", "two", "one", "three"])
     assert hr.prepare(tmp_path / "corpus", "byte", tmp_path / "cache").duplicates is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted by way of /proc")
+@pytest.mark.parametrize("deduplicate", ["none", "exact"])
+@pytest.mark.usefixtures("small_scale")
+def test_counting_duplicates_holds_few_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deduplicate: Any
+) -> None:
+    write_lines(tmp_path / "a.jsonl", [make_text(300, seed=number % 150) for number in range(300)])
+    before, most = len(os.listdir("/proc/self/fd")), 0
+
+    def counted(*arguments: Any) -> DocumentRecord | None:
+        nonlocal most
+        record = read_record(*arguments)
+        most = max(most, len(os.listdir("/proc/self/fd")))
+        return record
+
+    monkeypatch.setattr("headrace.data.selection.folder.read_record", counted)
+    cache = hr.prepare(tmp_path / "a.jsonl", "byte", tmp_path / "cache", deduplicate=deduplicate, num_workers=1)
+    assert len(cache.segments) > 20
+    assert cache.duplicates is not None
+    assert cache.duplicates["documents"] == 150
+    assert before < most < before + 12
 
 
 @given(st.lists(st.binary(max_size=40), max_size=60))

@@ -80,11 +80,12 @@ class RecordFolder:
 
     def count_duplicates(self) -> dict[str, int] | None:
         """Return how many documents and bytes repeat earlier documents exactly; None if a record is missing."""
-        records = [self.read(segment, check=True) for segment in range(len(self._names))]
-        sizes = [len(record.facts) for record in records if record is not None]
-        if len(sizes) < len(records):
-            return None
-        del records
+        sizes = []
+        for segment in range(len(self._names)):
+            record = self.read(segment, check=True)  # mapped, so it holds a file open: one at a time
+            if record is None:
+                return None
+            sizes.append(len(record.facts))
         with self._scratch() as folder:
             documents, num_bytes = count_duplicates(self._existing, sizes, _mapped(folder / "marks", sum(sizes), "w+"))
         return {"documents": documents, "bytes": num_bytes}
