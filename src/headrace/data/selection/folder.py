@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.data.selection.duplicates import Marks, count_duplicates, mark_duplicates
-from headrace.data.selection.records import DocumentRecord, read_record, write_record
+from headrace.data.selection.records import DocumentRecord, GatheredRecord, read_record, write_record
 from headrace.data.selection.sieve import Verdict
 from headrace.errors import CacheError
 from headrace.files import digest, read_checked_json, write_checked_json, writing_failed
@@ -48,7 +48,7 @@ class RecordFolder:
         """Return the record of a segment; None if it is missing, or damaged as far as is looked at."""
         return read_record(self._path / self._names[segment], self._num_keys, check)
 
-    def write(self, segment: int, record: DocumentRecord) -> None:
+    def write(self, segment: int, record: GatheredRecord) -> None:
         try:
             self._path.mkdir(exist_ok=True)
         except OSError as problem:
