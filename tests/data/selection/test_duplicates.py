@@ -297,6 +297,17 @@ def test_near_duplicates_are_dropped_with_a_reason_of_their_own(tmp_path: Path) 
     assert NEAR_DUPLICATE != DUPLICATE
 
 
+def test_a_source_of_a_mixture_that_only_repeats_another_is_named(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_lines(tmp_path / f"{name}.jsonl", [f"document number {number}" for number in range(30)])
+    sources = [{"path": str(tmp_path / f"{name}.jsonl"), "name": name, "weight": 1} for name in ("first", "second")]
+    with (
+        hr.Loader(sources, 4, 16, tokenizer="byte", cache_dir=tmp_path / "cache", deduplicate="exact") as loader,
+        pytest.raises(hr.HeadraceError, match=r"the source 'second' \(0 tokens; documents left out: 30 as duplicate\)"),
+    ):
+        next(loader)
+
+
 def test_keys_of_tiny_documents_take_little_memory(tmp_path: Path) -> None:
     count = 120_000
     (tmp_path / "a.txt").write_text("".join(f"{number:x}\n" for number in range(count)))
