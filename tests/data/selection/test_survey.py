@@ -10,6 +10,7 @@ import pytest
 
 import headrace as hr
 from headrace.data.corpus.remote.patience import Patience, use_patience
+from headrace.data.corpus.remote.registry import close_stores
 from headrace.data.selection import survey
 from tests.conftest import make_text
 from tests.data.corpus.remote.web_server import Answer, Request, web_server
@@ -36,3 +37,4 @@ def test_an_interrupted_survey_does_not_wait_for_a_server(tmp_path: Path, monkey
         with pytest.raises(KeyboardInterrupt):
             hr.prepare(f"{web.address}/a.txt", "byte", tmp_path / "cache", deduplicate="exact")
         assert time.monotonic() - began < 6
+    close_stores()

@@ -71,7 +71,7 @@ class Slab(NamedTuple):
 
     @classmethod
     def of(cls, facts: Hashes, keys: Hashes) -> Slab:
-        has_bands = keys[1:].any(axis=0)
+        has_bands: npt.NDArray[np.bool_] = np.logical_or.reduce(keys[1:] != 0, axis=0)
         return cls(facts, keys[0].copy(), has_bands, keys[1:, has_bands])
 
 
@@ -108,7 +108,7 @@ def write_record(path: Path, record: GatheredRecord, temporary: Path) -> None:
     """Write a record by way of a temporary file. It is not synced: after a crash, a damaged one is made anew."""
     checksum = 0
     for row in record.rows():
-        checksum = zlib.crc32(row.astype("<u8", copy=False), checksum)
+        checksum = zlib.crc32(row.astype("<u8", copy=False).data, checksum)
     header = {
         "format": _FORMAT,
         "parts": record.parts,
@@ -120,7 +120,7 @@ def write_record(path: Path, record: GatheredRecord, temporary: Path) -> None:
         with open(temporary, "wb") as file:
             file.write(json.dumps(header).encode() + b"\n")
             for row in record.rows():
-                file.write(row.astype("<u8", copy=False))
+                file.write(row.astype("<u8", copy=False).data)
         os.replace(temporary, path)
     except OSError as problem:
         raise writing_failed(path, problem) from None

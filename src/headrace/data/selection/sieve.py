@@ -72,9 +72,9 @@ class Sieve:
                 one.finish_recording()
             recorded += sieved
         if store is not None:
-            parts = [sum(len(slab.facts) for slab in one.slabs) for one in recorded]
+            counts = [sum(len(slab.facts) for slab in one.slabs) for one in recorded]
             slabs = [slab for one in recorded for slab in one.slabs]
-            store(GatheredRecord(parts, slabs, self._selection.num_keys))
+            store(GatheredRecord(counts, slabs, self._selection.num_keys))
 
     def filters(self, segment: Segment) -> Filters:
         return self._filters[segment.source]
