@@ -111,15 +111,29 @@ def open_or_build(
     keep_name: str = "",
 ) -> tuple[Cache, Builder | None]:
     """Return a finished cache; or the cache of the given text, and the builder that fills it while it is used."""
-    if isinstance(given, Cache):
-        return given, None
-    if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given)):
-        return Cache.open(Path(given)), None
-    check_memory_budget(options.memory_budget)
     selection = as_selection(options.deduplicate, options.near_threshold, keep, keep_name)
+    if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given)):
+        given = Cache.open(Path(given))
+    if isinstance(given, Cache):
+        _refuse_to_select_again(given, selection)
+        return given, None
+    check_memory_budget(options.memory_budget)
     special, budget = options.special_tokens_in_text, options.memory_budget
     cache = open_cache(given, tokenizer, cache_dir, special, activity, selection, memory_budget=budget)
     return cache, Builder(cache, max(options.num_workers, 1), budget, in_background=True)
+
+
+def _refuse_to_select_again(cache: Cache, selection: Selection) -> None:
+    """Raise an error if documents are to be selected from a cache in another way than when it was built."""
+    wanted, found = selection.facts, cache.selection
+    if not wanted or wanted == found:
+        return
+    names = sorted({name for name in {*wanted, *found} if wanted.get(name) != found.get(name)})
+    built = ", ".join(f"{name}={value!r}" for name, value in found.items()) or "all of them were kept"
+    raise UsageError(
+        f"{', '.join(names)}: the documents of {cache.path} were selected when this cache was built ({built}). Leave"
+        f" {' and '.join(sorted(wanted))} out, or give the text instead of its cache."
+    )
 
 
 def prepare_share(

@@ -204,6 +204,17 @@ def test_a_run_validates_on_the_datasets_own_split(dataset: Any, tmp_path: Path,
     assert "the dataset's own split" in out + err
 
 
+def test_an_only_split_is_trained_on_and_not_validated_on_too(dataset: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "splits"
+    datasets.DatasetDict(validation=dataset).save_to_disk(folder)
+    layers = Layers()
+    layers.add({"data.sources": [str(folder)]}, "test")
+    config = layers.build()
+    assert [source.path for source in training_sources(config)] == [str(folder)]
+    assert config.data.validation_sources == []
+    assert hr.prepare(folder, "byte", tmp_path / "cache").num_documents == len(TEXTS)
+
+
 @pytest.mark.usefixtures("small_scale")
 @pytest.mark.parametrize("layout", ["stream", "file", "compressed"])
 def test_arrow_files_of_any_layout(tmp_path: Path, layout: str) -> None:

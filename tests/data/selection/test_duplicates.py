@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.activity import ignore
+from headrace.data.corpus.segments import divide_corpus
+from headrace.data.corpus.sources import as_sources
 from headrace.data.selection.duplicates import mark_duplicates
 from headrace.data.selection.hashing import document_hashes
 from headrace.data.selection.minhash import band_keys, bands_for, chance_of_finding
+from headrace.data.selection.options import Selection
 from headrace.data.selection.reasons import DUPLICATE, KEPT, NEAR_DUPLICATE
-from headrace.data.selection.records import DocumentRecord, pack_facts
+from headrace.data.selection.records import DocumentRecord, GatheredRecord, Slab, pack_facts, read_record, write_record
+from headrace.data.selection.text import select_text
+from headrace.locks import Scratch
 from tests.conftest import make_text
 
 
@@ -181,6 +190,29 @@ def test_a_cache_from_before_does_not_know_its_duplicates(tmp_path: Path) -> Non
     assert hr.prepare(tmp_path / "corpus", "byte", tmp_path / "cache").duplicates is None
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted by way of /proc")
+@pytest.mark.parametrize("deduplicate", ["none", "exact"])
+@pytest.mark.usefixtures("small_scale")
+def test_counting_duplicates_holds_few_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deduplicate: Any
+) -> None:
+    write_lines(tmp_path / "a.jsonl", [make_text(300, seed=number % 150) for number in range(300)])
+    before, most = len(os.listdir("/proc/self/fd")), 0
+
+    def counted(*arguments: Any) -> DocumentRecord | None:
+        nonlocal most
+        record = read_record(*arguments)
+        most = max(most, len(os.listdir("/proc/self/fd")))
+        return record
+
+    monkeypatch.setattr("headrace.data.selection.folder.read_record", counted)
+    cache = hr.prepare(tmp_path / "a.jsonl", "byte", tmp_path / "cache", deduplicate=deduplicate, num_workers=1)
+    assert len(cache.segments) > 20
+    assert cache.duplicates is not None
+    assert cache.duplicates["documents"] == 150
+    assert before < most < before + 12
+
+
 @given(st.lists(st.binary(max_size=40), max_size=60))
 @settings(deadline=None, max_examples=60)
 def test_hashes_tell_documents_apart(documents: list[bytes]) -> None:
@@ -263,6 +295,54 @@ def test_near_duplicates_are_dropped_with_a_reason_of_their_own(tmp_path: Path) 
         "near_duplicate": 5,
     }
     assert NEAR_DUPLICATE != DUPLICATE
+
+
+def test_a_source_of_a_mixture_that_only_repeats_another_is_named(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_lines(tmp_path / f"{name}.jsonl", [f"document number {number}" for number in range(30)])
+    sources = [{"path": str(tmp_path / f"{name}.jsonl"), "name": name, "weight": 1} for name in ("first", "second")]
+    with (
+        hr.Loader(sources, 4, 16, tokenizer="byte", cache_dir=tmp_path / "cache", deduplicate="exact") as loader,
+        pytest.raises(hr.HeadraceError, match=r"the source 'second' \(0 tokens; documents left out: 30 as duplicate\)"),
+    ):
+        next(loader)
+
+
+def test_keys_of_tiny_documents_take_little_memory(tmp_path: Path) -> None:
+    count = 120_000
+    (tmp_path / "a.txt").write_text("".join(f"{number:x}\n" for number in range(count)))
+    sources = as_sources(hr.Source(path=str(tmp_path / "a.txt"), document="line"))
+    segments = divide_corpus(sources)
+    tracemalloc.start()
+    try:
+        text = select_text(sources, segments, Selection("near"), tmp_path, lambda: Scratch(tmp_path), ignore)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    record = text.records.read(0)
+    assert record is not None
+    assert len(record.facts) == count
+    assert peak < 21 * 8 * count + (32 << 20)  # about one copy of keys that are all 0, where five were held before
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [3], [2, 0, 5]])
+@pytest.mark.parametrize("threshold", [None, 0.8])
+def test_a_record_is_read_as_it_was_gathered(tmp_path: Path, sizes: list[int], threshold: float | None) -> None:
+    slabs, keys, facts = [], [], []
+    for size in sizes:
+        documents = [b"word " * number for number in range(3, 3 + size)]  # some with too few words
+        facts.append(pack_facts([len(text) for text in documents], [KEPT] * size, False, False))
+        keys.append(document_hashes(documents)[None])
+        if threshold is not None:
+            keys[-1] = np.concatenate([keys[-1], band_keys(documents, threshold)])
+        slabs.append(Slab.of(facts[-1], keys[-1]))
+    num_keys = 1 if threshold is None else 1 + bands_for(threshold)[0]
+    write_record(tmp_path / "record", GatheredRecord(sizes, slabs, num_keys), tmp_path / "temporary")
+    record = read_record(tmp_path / "record", num_keys)
+    assert record is not None
+    assert record.parts == sizes
+    assert np.array_equal(record.facts, np.concatenate([np.zeros(0, np.uint64), *facts]))
+    assert np.array_equal(record.keys, np.concatenate([np.zeros((num_keys, 0), np.uint64), *keys], axis=1))
 
 
 @pytest.mark.parametrize("threshold", [0, 0.29, 1.01, float("nan"), True, "high"])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headrace as hr
@@ -127,6 +128,44 @@ def test_a_cache_notices_that_its_function_changed(tmp_path: Path, monkeypatch: 
     assert texts(hr.prepare(*arguments, keep=is_long)) == ["twelve"]
     names = {Keep(is_long).identity, Keep(is_long, "v1").identity, Keep(is_long, "v2").identity}
     assert len(names) == 3
+
+
+def has_long_words(text: str) -> bool:
+    return all(len(word) >= LEAST for word in text.split())
+
+
+def has_longer_words(text: str) -> bool:
+    def is_long_word(word: str) -> bool:
+        return (lambda size: size >= LEAST)(len(word))
+
+    return all(map(is_long_word, text.split()))
+
+
+@pytest.mark.parametrize("function", [has_long_words, has_longer_words])
+def test_values_used_in_inner_code_are_part_of_the_function(
+    function: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Keep(function).identity
+    assert Keep(function).identity == before
+    monkeypatch.setitem(function.__globals__, "LEAST", 99)
+    assert Keep(function).identity != before
+
+
+def imports_inside(text: str) -> bool:
+    import numpy
+
+    return bool(numpy.array(len(text)) > 3)
+
+
+@pytest.mark.parametrize("function", [lambda text: bool(np.array(len(text)) > 3), imports_inside])
+def test_a_module_that_may_change_needs_a_name(function: Callable[[str], bool]) -> None:
+    with pytest.raises(hr.HeadraceError, match=r"it uses (np|numpy), a module, which cannot be compared.*keep_name="):
+        Keep(function)
+    assert Keep(function, "mine").identity == "name mine"
+
+
+def test_modules_of_python_need_no_name() -> None:
+    assert Keep(lambda text: json.loads(text) is not None).identity.startswith("source ")
 
 
 class Model:

@@ -8,7 +8,7 @@ are served in a permuted order. Nothing here knows whether the tokens are in the
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from headrace.data.order.epoch import Epoch
 from headrace.data.order.permutation import make_key, permute
 from headrace.data.order.rows import Block, Extent, RowBatch, Rows, TokenRanges, join_rows
 from headrace.data.order.split import Split
+from headrace.data.selection.reasons import dropped_counts
 from headrace.errors import UsageError
 
 KEPT_VIEWS = 3  # blocks whose rows are kept ready: neighbouring steps need the same ones
@@ -217,11 +218,28 @@ class Stream:
 
     def _refuse_short(self, size: int) -> None:
         if self.packing.num_rows(size) == 0:
+            left_out = self._left_out()
+            select = ", select other documents" if left_out else ""
             raise UsageError(
-                f"the sequence length {self.packing.sequence_length} is too long for this part of the corpus"
-                f" ({size:,} tokens). Choose a smaller training.max_length (sequence_length of a loader), another"
-                " validation fraction, or give more text."
+                f"the sequence length {self.packing.sequence_length} is too long for this part of {self._title()}"
+                f" ({size:,} tokens{left_out}). Choose a smaller training.max_length (sequence_length of a loader),"
+                f" another validation fraction{select}, or give more text."
             )
+
+    def _title(self) -> str:
+        """Return what messages call this text: a source of a mixture, or the corpus."""
+        owners = {self.cache.segments[segment].source for segment in self.segments.tolist()}
+        if len(owners) != 1 or len(self.cache.sources) == 1:
+            return "the corpus"
+        return f"the source {self.cache.sources[owners.pop()].label!r}"
+
+    def _left_out(self) -> str:
+        """Return, for messages, how many documents were left out of this text and why; "" if none were."""
+        noticed: Counter[str] = Counter()
+        for segment in self.segments.tolist():
+            noticed += self.cache.entry(segment).noticed
+        counts = [f"{count['documents']:,} as {reason}" for reason, count in dropped_counts(noticed).items()]
+        return f"; documents left out: {', '.join(counts)}" if counts else ""
 
     def _measure(self, segments: list[int]) -> int:
         self.cache.require(segments)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.data.selection.duplicates import Marks, count_duplicates, mark_duplicates
-from headrace.data.selection.records import DocumentRecord, read_record, write_record
+from headrace.data.selection.records import DocumentRecord, GatheredRecord, read_record, write_record
 from headrace.data.selection.sieve import Verdict
 from headrace.errors import CacheError
 from headrace.files import digest, read_checked_json, write_checked_json, writing_failed
@@ -48,7 +48,7 @@ class RecordFolder:
         """Return the record of a segment; None if it is missing, or damaged as far as is looked at."""
         return read_record(self._path / self._names[segment], self._num_keys, check)
 
-    def write(self, segment: int, record: DocumentRecord) -> None:
+    def write(self, segment: int, record: GatheredRecord) -> None:
         try:
             self._path.mkdir(exist_ok=True)
         except OSError as problem:
@@ -80,11 +80,12 @@ class RecordFolder:
 
     def count_duplicates(self) -> dict[str, int] | None:
         """Return how many documents and bytes repeat earlier documents exactly; None if a record is missing."""
-        records = [self.read(segment, check=True) for segment in range(len(self._names))]
-        sizes = [len(record.facts) for record in records if record is not None]
-        if len(sizes) < len(records):
-            return None
-        del records
+        sizes = []
+        for segment in range(len(self._names)):
+            record = self.read(segment, check=True)  # mapped, so it holds a file open: one at a time
+            if record is None:
+                return None
+            sizes.append(len(record.facts))
         with self._scratch() as folder:
             documents, num_bytes = count_duplicates(self._existing, sizes, _mapped(folder / "marks", sum(sizes), "w+"))
         return {"documents": documents, "bytes": num_bytes}

@@ -1,15 +1,17 @@
 """A user's own function that says which documents to keep, and what identifies it in a cache.
 
 A cache must notice that the function has changed. Its identity is a name that the user gives; without one, the source
-code of the function together with the values that it uses from outside: numbers, texts, and other functions by their
-source. Whatever else it uses cannot be compared, so such a function needs a name.
+code of the function together with the values that it uses from outside: numbers, texts, other functions by their
+source, and modules of Python itself. Whatever else it uses cannot be compared, so such a function needs a name.
 """
 
 from __future__ import annotations
 
+import dis
 import inspect
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.errors import CorpusError, UsageError
@@ -66,15 +68,52 @@ def _source_hash(function: Any, seen: frozenset[int] = frozenset()) -> str:
         raise UsageError(
             f"keep={function.__name__}: its source code is not known (typed at a prompt?). {_REMEDY}"
         ) from None
-    values = inspect.getclosurevars(function)
-    outside = {**values.nonlocals, **values.globals, **(function.__kwdefaults__ or {})}
+    outside = {**_nonlocals(function), **_globals(function), **(function.__kwdefaults__ or {})}
     outside |= {f"default {number}": value for number, value in enumerate(function.__defaults__ or ())}
     parts = [f"{name}={_value_hash(function, name, value, seen)}" for name, value in sorted(outside.items())]
     return digest(source, *parts)
 
 
+def _nonlocals(function: types.FunctionType) -> dict[str, Any]:
+    """Return the variables of enclosing functions that a function uses, as far as they have values."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+    return found
+
+
+def _globals(function: types.FunctionType) -> dict[str, Any]:
+    """Return the global variables that a function uses, also in the functions and expressions inside it.
+
+    Modules that it imports itself are refused unless they belong to Python.
+    """
+    found = {}
+    for instruction in _instructions(function.__code__):
+        name = instruction.argval
+        if instruction.opname == "IMPORT_NAME" and not _is_of_python(name):
+            raise _not_comparable(function, name or "a module beside it", "module")
+        if instruction.opname in _LOADS and name in function.__globals__:
+            found[name] = function.__globals__[name]
+    return found
+
+
+def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
+    """Yield the instructions of a function and of all that is defined inside it: generators, lambdas, classes."""
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _instructions(constant)
+
+
+def _is_of_python(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
 def _value_hash(function: types.FunctionType, name: str, value: Any, seen: frozenset[int]) -> str:
-    if isinstance(value, types.ModuleType):
+    if isinstance(value, types.ModuleType) and _is_of_python(value.__name__):
         return value.__name__
     if isinstance(value, types.FunctionType):
         return _source_hash(value, seen | {id(function)})
@@ -86,12 +125,17 @@ def _value_hash(function: types.FunctionType, name: str, value: Any, seen: froze
         return repr(sorted(map(repr, value)))
     if hasattr(value, "pattern") and hasattr(value, "flags"):  # a regular expression
         return repr((value.pattern, value.flags))
-    raise UsageError(
-        f"keep={function.__name__}: it uses {name}, a {type(value).__name__}, which cannot be compared when the cache"
-        f" is opened again. {_REMEDY}"
+    raise _not_comparable(function, name, type(value).__name__)
+
+
+def _not_comparable(function: types.FunctionType, name: str, kind: str) -> UsageError:
+    return UsageError(
+        f"keep={function.__name__}: it uses {name}, a {kind}, which cannot be compared when the cache is opened again."
+        f" {_REMEDY}"
     )
 
 
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _REMEDY = "Give it a name that you change with it: keep_name='filter-1'"
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,42 @@ class DocumentRecord:
         return self.facts & _LENGTH
 
 
+class Slab(NamedTuple):
+    """Consecutive documents as they are read. Most keys of tiny documents would be 0: those are not held."""
+
+    facts: Hashes
+    whole: Hashes
+    """The key of each document that is the hash of all of it."""
+    has_bands: npt.NDArray[np.bool_]
+    bands: Hashes
+    """The other keys, of those documents that have some: (keys, documents)."""
+
+    @classmethod
+    def of(cls, facts: Hashes, keys: Hashes) -> Slab:
+        has_bands: npt.NDArray[np.bool_] = np.logical_or.reduce(keys[1:] != 0, axis=0)
+        return cls(facts, keys[0].copy(), has_bands, keys[1:, has_bands])
+
+
+@dataclass(frozen=True)
+class GatheredRecord:
+    """The record of a segment before it is written: in slabs, so that its keys are never in memory at full size."""
+
+    parts: list[int]
+    slabs: list[Slab]
+    num_keys: int
+
+    def rows(self) -> Iterator[Hashes]:
+        """Yield the facts of all documents, then their keys, key by key."""
+        nothing = np.zeros(0, np.uint64)
+        yield np.concatenate([nothing, *(slab.facts for slab in self.slabs)])
+        yield np.concatenate([nothing, *(slab.whole for slab in self.slabs)])
+        has_bands = np.concatenate([np.zeros(0, bool), *(slab.has_bands for slab in self.slabs)])
+        for number in range(self.num_keys - 1):
+            row = np.zeros(len(has_bands), np.uint64)
+            row[has_bands] = np.concatenate([nothing, *(slab.bands[number] for slab in self.slabs)])
+            yield row
+
+
 def pack_facts(lengths: Sequence[int], reasons: Sequence[int], starts_inside: bool, ends_inside: bool) -> Hashes:
     """Return the facts of consecutive documents; the first may continue an earlier piece, the last may go on."""
     facts = np.asarray(lengths, np.uint64) | (np.asarray(reasons, np.uint64) << _REASON_SHIFT)
@@ -68,18 +104,23 @@ def pack_facts(lengths: Sequence[int], reasons: Sequence[int], starts_inside: bo
     return facts
 
 
-def write_record(path: Path, record: DocumentRecord, temporary: Path) -> None:
+def write_record(path: Path, record: GatheredRecord, temporary: Path) -> None:
     """Write a record by way of a temporary file. It is not synced: after a crash, a damaged one is made anew."""
-    body = np.concatenate([record.facts, record.keys.reshape(-1)]).astype("<u8").tobytes()
+    checksum = 0
+    for row in record.rows():
+        checksum = zlib.crc32(row.astype("<u8", copy=False).data, checksum)
     header = {
         "format": _FORMAT,
         "parts": record.parts,
-        "documents": len(record.facts),
-        "keys": len(record.keys),
-        "checksum": zlib.crc32(body),
+        "documents": sum(record.parts),
+        "keys": record.num_keys,
+        "checksum": checksum,
     }
     try:
-        temporary.write_bytes(json.dumps(header).encode() + b"\n" + body)
+        with open(temporary, "wb") as file:
+            file.write(json.dumps(header).encode() + b"\n")
+            for row in record.rows():
+                file.write(row.astype("<u8", copy=False).data)
         os.replace(temporary, path)
     except OSError as problem:
         raise writing_failed(path, problem) from None

@@ -18,8 +18,11 @@ from headrace.data.selection.hashing import Hashes, document_hashes
 from headrace.data.selection.minhash import band_keys
 from headrace.data.selection.options import Selection
 from headrace.data.selection.reasons import KEPT, count_dropped
-from headrace.data.selection.records import DocumentRecord, pack_facts
+from headrace.data.selection.records import GatheredRecord, Slab, pack_facts
 from headrace.files import digest
+
+_SLAB_DOCUMENTS = 4096
+"""Documents whose keys are computed together."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Sieve:
         reader: Reader,
         segment: Segment,
         verdict: Verdict | None = None,
-        store: Callable[[DocumentRecord], None] | None = None,
+        store: Callable[[GatheredRecord], None] | None = None,
     ) -> Iterator[Chunk]:
         """Yield the text of a segment without what is left out: by the verdict, or else by the filters.
 
@@ -69,7 +72,9 @@ class Sieve:
                 one.finish_recording()
             recorded += sieved
         if store is not None:
-            store(_joined(recorded, self._selection.num_keys))
+            counts = [sum(len(slab.facts) for slab in one.slabs) for one in recorded]
+            slabs = [slab for one in recorded for slab in one.slabs]
+            store(GatheredRecord(counts, slabs, self._selection.num_keys))
 
     def filters(self, segment: Segment) -> Filters:
         return self._filters[segment.source]
@@ -101,8 +106,7 @@ class _SievedPart:
         self._reasons = reasons
         self._is_recorded = is_recorded
         self._is_read = False
-        self.facts: list[Hashes] = []
-        self.keys: list[Hashes] = []
+        self.slabs: list[Slab] = []
 
     def file_part(self) -> FilePart:
         """Return the part as the tokenizer sees it."""
@@ -125,7 +129,7 @@ class _SievedPart:
 
     def _documents(self, noticed: Counter[str]) -> Iterator[list[bytes]]:
         self._is_read = True
-        self.facts, self.keys = [], []
+        self.slabs = []
         number = 0
         for batch, is_last in _with_last(self._part.documents(noticed)):
             if not batch:
@@ -134,8 +138,10 @@ class _SievedPart:
             ends_inside = self._part.is_open and is_last
             reasons = self._judge(batch, number, starts_inside, ends_inside, noticed)
             if self._is_recorded:
-                self.facts.append(pack_facts([len(text) for text in batch], reasons, starts_inside, ends_inside))
-                self.keys.append(self._sieve.keys(batch))
+                facts = pack_facts([len(text) for text in batch], reasons, starts_inside, ends_inside)
+                for start in range(0, len(batch), _SLAB_DOCUMENTS):
+                    stop = start + _SLAB_DOCUMENTS
+                    self.slabs.append(Slab.of(facts[start:stop], self._sieve.keys(batch[start:stop])))
             number += len(batch)
             if any(reasons):
                 for reason, text, is_piece in zip(reasons, batch, _only_last(len(batch), ends_inside), strict=True):
@@ -180,14 +186,3 @@ def _with_last(batches: Iterator[list[bytes]]) -> Iterator[tuple[list[bytes], bo
 
 def _only_last(count: int, is_last: bool) -> Iterator[bool]:
     return (is_last and number == count - 1 for number in range(count))
-
-
-def _joined(parts: list[_SievedPart], num_keys: int) -> DocumentRecord:
-    facts = [array for part in parts for array in part.facts]
-    keys = [array for part in parts for array in part.keys]
-    counts = [sum(map(len, part.facts)) for part in parts]
-    return DocumentRecord(
-        counts,
-        np.concatenate([np.zeros(0, np.uint64), *facts]),
-        np.concatenate([np.zeros((num_keys, 0), np.uint64), *keys], axis=1),
-    )

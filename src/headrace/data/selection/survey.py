@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from headrace.activity import Activity
 from headrace.data.corpus.readers import Reader
+from headrace.data.corpus.remote.fetch import stopping_when
 from headrace.data.corpus.segments import Segment
 from headrace.data.corpus.sources import Source
 from headrace.data.selection.folder import RecordFolder
@@ -43,9 +44,10 @@ def survey(
     reader = Reader(sources)
 
     def record(unit: list[int]) -> None:
-        for index in unit:
-            if not records.has(index) and not stopping.is_set():
-                _record(segments[index], index, reader, sieve, records, stopping)
+        with stopping_when(stopping.is_set):  # waiting for a remote file ends too
+            for index in unit:
+                if not records.has(index) and not stopping.is_set():
+                    _record(segments[index], index, reader, sieve, records, stopping)
 
     try:
         with ThreadPoolExecutor(workers, thread_name_prefix="headrace-survey") as pool:

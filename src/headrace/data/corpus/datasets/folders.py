@@ -51,8 +51,13 @@ def saved_splits(folder: str) -> list[str]:
 
 
 def validation_split(folder: str) -> str:
-    """Return the folder of the split that is kept for validation, if a saved DatasetDict has one; else ""."""
+    """Return the folder of the split that is kept for validation, if a saved DatasetDict has one; else "".
+
+    An only split is trained on, whatever its name is.
+    """
     splits = saved_splits(folder)
+    if len(splits) < 2:
+        return ""
     names = [name for name in VALIDATION_SPLITS if name in splits]
     return os.path.join(folder, names[0]) if names else ""
 
