@@ -23,8 +23,9 @@ class FsspecStore(Store):
         self._systems: dict[str, Any] = {}
 
     def look_up(self, key: str) -> Entry | None:
+        system, path = self._system(key)
         try:
-            facts = self._system(key)[0].info(self._system(key)[1])
+            facts = system.info(path)
         except FileNotFoundError:
             return None
         except Exception as problem:
@@ -32,8 +33,8 @@ class FsspecStore(Store):
         return _entry(key, facts) if facts.get("type") == "file" else None
 
     def list(self, folder: str) -> Iterator[Entry]:
+        system, path = self._system(folder)
         try:
-            system, path = self._system(folder)
             system.invalidate_cache()
             found = system.find(path, detail=True)
         except FileNotFoundError:
@@ -47,13 +48,14 @@ class FsspecStore(Store):
     def read(self, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
         system, path = self._system(entry.key)
         try:
-            if begin == 0 and self.look_up(entry.key) != entry:
-                raise CHANGED
             data = system.cat_file(path, start=begin, end=end)
         except FileNotFoundError:
             raise VANISHED from None
         except Exception as problem:
             raise failure_of(problem) from None
+        found = self.look_up(entry.key)  # afterwards: a file that is still as it was listed was so when it was read
+        if found != entry:
+            raise VANISHED if found is None else CHANGED
         if len(data) != end - begin:
             raise Failure("the server sent fewer bytes than the file has", may_pass=True)
         yield bytes(data)
