@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import headrace as hr
+from headrace.data.corpus.remote.addresses import shown, without_secrets
 from headrace.data.corpus.remote.fsspec_store import FsspecStore
 from headrace.data.corpus.remote.store import Failure
+from headrace.errors import MissingExtraError
 
 fsspec = pytest.importorskip("fsspec", reason="pip install 'headrace[remote]'")
+from fsspec.implementations.memory import MemoryFileSystem  # noqa: E402
+from fsspec.utils import infer_storage_options  # noqa: E402
 
 
 def test_a_part_of_a_file_that_has_changed() -> None:
@@ -26,3 +34,62 @@ def test_a_part_of_a_file_that_has_changed() -> None:
     memory.rm("/changing.txt")
     with pytest.raises(Failure, match="was removed while the corpus was being read"):
         list(store.read(entry, 6, 12))
+
+
+class GuardedFileSystem(MemoryFileSystem):
+    """Files in memory that only a user with the right password gets."""
+
+    protocol = "guarded"
+    store: dict[str, Any] = {}  # noqa: RUF012 - as fsspec has it
+    pseudo_dirs: list[str] = [""]  # noqa: RUF012
+
+    def __init__(self, username: str = "", password: str = "", **_: Any) -> None:
+        super().__init__()
+        if (username, password) != ("me", "secret"):
+            raise PermissionError("wrong password")
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        options = infer_storage_options(path)
+        return {name: options[name] for name in ("username", "password") if name in options}
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + infer_storage_options(path)["path"].strip("/")
+
+
+def test_passwords_are_used_but_never_shown(tmp_path: Path) -> None:
+    fsspec.register_implementation("guarded", f"{__name__}.GuardedFileSystem", clobber=True)
+    files = GuardedFileSystem("me", "secret")
+    files.pipe("/corpus/a.txt", b"first text")
+    files.pipe("/corpus/b.txt", b"second text")
+    cache = hr.prepare("guarded://me:secret@host/corpus", "byte", tmp_path / "cache")
+    assert cache.num_documents == 2
+    assert cache.sources[0].path == "guarded://me@host/corpus"
+    for path in (tmp_path / "cache").rglob("*"):
+        assert path.is_dir() or b"secret" not in path.read_bytes()
+    with pytest.raises(hr.HeadraceError, match="guarded://you@host") as refused:
+        hr.prepare("guarded://you:secret@host/corpus", "byte", tmp_path / "other")
+    assert "secret" not in str(refused.value)
+
+
+def test_what_is_no_password_stays() -> None:
+    for address in (
+        "abfss://container@account.host/a.txt",
+        "github://owner:repository@main/a.txt",
+        "sftp://me@host:22/a:b@c.txt",
+        "s3://bucket/a:b@c.txt",
+    ):
+        assert shown(address) == without_secrets(address) == address
+    assert shown("sftp://me:a@b:c@host/d@e.txt") == "sftp://me@host/d@e.txt"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "package"), [("sftp", "paramiko"), ("box", "boxfs"), ("nodriver", "no_such_driver")]
+)
+def test_a_driver_that_is_not_installed(scheme: str, package: str, tmp_path: Path) -> None:
+    fsspec.register_implementation("nodriver", "no_such_driver.System", clobber=True)
+    if scheme != "nodriver" and importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed")
+    with pytest.raises(MissingExtraError, match=f"^{scheme}://: .* Install it with: pip install {package}$"):
+        hr.prepare(f"{scheme}://me:secret@localhost/a.txt", "byte", tmp_path / "cache")

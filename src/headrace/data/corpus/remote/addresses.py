@@ -1,6 +1,6 @@
 """Addresses of remote files: which paths are some, what of them may be shown, and where a store ends and a key begins.
 
-A web address may carry a secret: a signature in its query, or a password before its host. So an address has a form to
+An address may carry a secret: a password before its host or, on the web, a signature in its query. So it has a form to
 be shown without either, which is what sources, manifests, reports and errors hold. The address as it was given is
 remembered in this process and, by an environment variable, in those that it starts; it is never written to a file.
 """
@@ -18,6 +18,8 @@ BUCKET_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 GIVEN_VARIABLE = "HEADRACE_GIVEN_ADDRESSES"
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _WEB_ADDRESS = re.compile(r"(https?://)(?:[^/?#@\s]*@)?([^?#\s\"']*)[?#]?[^\s\"',}\]]*", re.IGNORECASE)
+_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://([^/?#@:\s]*):[^/\s]*@")
+_COLON_SCHEMES = ("github", "git")  # what stands between : and @ there is a repository or a revision
 _UNQUOTED = "/:@!$&'()*+,;=~"  # what may stand in the path of a web address as it is
 
 
@@ -50,13 +52,18 @@ def scheme_of(address: str) -> str:
 
 
 def shown(path: str) -> str:
-    """Return a path as it may be shown and stored: a web address without query, fragment and password.
+    """Return a path as it may be shown and stored: without password; a web address also without query and fragment.
 
-    >>> shown("https://me:secret@host/a%20b.txt?X-Amz-Signature=secret")
-    'https://host/a b.txt'
+    >>> shown("https://me:secret@host/a%20b.txt?X-Amz-Signature=secret"), shown("sftp://me:secret@host/a.txt")
+    ('https://host/a b.txt', 'sftp://me@host/a.txt')
     """
-    if not is_remote(path) or scheme_of(path) not in WEB_SCHEMES:
+    if not is_remote(path):
         return path
+    if scheme_of(path) not in WEB_SCHEMES:
+        bare = _PASSWORD.sub(_without_password, path)
+        if bare != path:  # for all files of this user there, not only for those that are named
+            _remember(_divide(bare)[0], _divide(path)[0])
+        return bare
     parts = urlsplit(path)
     host = parts.netloc.rpartition("@")[2]
     bare = urlunsplit((parts.scheme.lower(), host, "", "", "")) + unquote(parts.path, errors="surrogateescape")
@@ -66,17 +73,20 @@ def shown(path: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return text with the web addresses in it as they may be shown.
+    """Return text with the addresses in it as they may be shown.
 
-    >>> without_secrets("data.sources=https://host/a.txt?signature=secret")
-    'data.sources=https://host/a.txt'
+    >>> without_secrets("data.sources=[https://host/a.txt?signature=secret, sftp://me:secret@host]")
+    'data.sources=[https://host/a.txt, sftp://me@host]'
     """
-    return _WEB_ADDRESS.sub(r"\1\2", text)
+    return _PASSWORD.sub(_without_password, _WEB_ADDRESS.sub(r"\1\2", text))
 
 
 def given(address: str) -> str:
-    """Return a web address as it was given, with all that a request needs; only ever used to make requests."""
-    return _remembered().get(address) or web_address(address)
+    """Return an address as it was given, with all that a request needs; only ever used to make requests."""
+    if scheme_of(address) in WEB_SCHEMES:
+        return _remembered().get(address) or web_address(address)
+    place, path = _divide(address)
+    return _remembered().get(place, place) + path
 
 
 def web_address(bare: str) -> str:
@@ -98,6 +108,18 @@ def split_address(address: str) -> Address:
         return Address(f"{scheme}://", rest)
     place, _, key = rest.partition("/")
     return Address(f"{scheme}://{place}", key)
+
+
+def _divide(address: str) -> tuple[str, str]:
+    """Divide an address into scheme, user and host, and the path there."""
+    scheme, _, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme.lower()}://{host}", slash + path
+
+
+def _without_password(found: re.Match[str]) -> str:
+    """Return how an address begins without its password; the name of the user stays, because it says whose files."""
+    return found[0] if found[1].lower() in _COLON_SCHEMES else f"{found[1]}://{found[2]}@"
 
 
 def _remembered() -> dict[str, str]:
