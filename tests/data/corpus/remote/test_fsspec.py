@@ -1,8 +1,11 @@
-"""File systems of fsspec: files that change, passwords in addresses, drivers that are not installed."""
+"""File systems of fsspec: files that change, passwords in addresses, drivers that are not installed, forks."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -93,3 +96,59 @@ def test_a_driver_that_is_not_installed(scheme: str, package: str, tmp_path: Pat
         pytest.skip(f"{package} is installed")
     with pytest.raises(MissingExtraError, match=f"^{scheme}://: .* Install it with: pip install {package}$"):
         hr.prepare(f"{scheme}://me:secret@localhost/a.txt", "byte", tmp_path / "cache")
+
+
+FORK = """
+import os, warnings
+import fsspec
+from headrace.data.corpus.remote import fetch
+from headrace.data.corpus.remote.registry import open_store
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads, which is what this is about
+fsspec.filesystem("memory").pipe("/forked.txt", b"text")
+entry = open_store("memory://").look_up("forked.txt")
+
+def read():
+    future = fetch.fetch_soon("memory://forked.txt", entry, 0, 4, lambda: False)
+    return future.result(timeout=5)
+
+assert read() == b"text"
+child = os.fork()
+if child == 0:
+    try:
+        os._exit(0 if read() == b"text" else 1)
+    finally:
+        os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert read() == b"text"
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_reads_with_threads_of_its_own() -> None:
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=30)
+
+
+FORK_OF_OBSTORE = """
+import os, warnings
+from headrace.data.corpus.remote.registry import open_store
+from headrace.errors import UsageError
+
+warnings.simplefilter("ignore", DeprecationWarning)
+open_store("http://127.0.0.1:1")
+child = os.fork()
+if child == 0:
+    try:
+        open_store("http://127.0.0.1:1")
+    except UsageError as refused:
+        os._exit(0 if "forked" in str(refused) else 1)
+    finally:
+        os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_obstore_is_refused_in_a_forked_process() -> None:
+    pytest.importorskip("obstore", reason="pip install 'headrace[remote]'")
+    subprocess.run([sys.executable, "-c", FORK_OF_OBSTORE], check=True, timeout=30)
