@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry, Manifest, is_manifest, read_manifest
 from headrace.data.cache.shards import PartInfo, ShardFolder, ShardInfo, TokenArray
+from headrace.data.corpus.layout import Layout
 from headrace.data.corpus.segments import Segment, corpus_hash
 from headrace.data.corpus.sources import Source
 from headrace.data.selection.reasons import dropped_counts, without_dropped
@@ -53,8 +54,8 @@ class Cache:
         self._failure: BaseException | None = None
         self.retired: list[str] = []
         """Shards that only the previous version of the corpus needed."""
-        self.listing = ""
-        """Hash of the list of files; empty where all files are on this disk."""
+        self.layout: Layout | None = None
+        """How the list of files was divided into segments; None where all files are on this disk."""
         self.skipped: Counter[str] = Counter()
         """Number of files left out of the corpus, by reason; empty for a cache that was opened by its manifest."""
         self.text: SelectedText | None = None
@@ -91,7 +92,7 @@ class Cache:
         manifest = read_manifest(path, name)
         cache = cls(path, manifest.tokenizer, manifest.sources, manifest.segments, manifest.entries)
         cache.shards.refuse_links()
-        cache.retired, cache.listing = manifest.retired, manifest.listing
+        cache.retired, cache.layout = manifest.retired, manifest.layout
         cache.selection, cache.duplicates = manifest.selection, manifest.duplicates
         return cache
 
@@ -99,7 +100,7 @@ class Cache:
         """Write the manifest (or, while entries are missing, the partial one)."""
         with self._changed:
             entries = list(self._entries)
-        facts = (self.retired, self.selection, self.duplicates, self.listing)
+        facts = (self.retired, self.selection, self.duplicates, self.layout)
         manifest = Manifest(self.tokenizer, self.sources, self.segments, entries, *facts)
         with self.shards.scratch() as folder:
             write_checked_json(self.path / name, manifest.to_json(), folder / name)
@@ -121,6 +122,7 @@ class Cache:
             and self.tokenizer.hash == other.tokenizer.hash
             and self.sources == other.sources
             and self.selection == other.selection
+            and self.layout == other.layout
             and [s.fingerprint for s in self.segments] == [s.fingerprint for s in other.segments]
         )
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.data.cache.shards import ShardInfo, check_key
+from headrace.data.corpus.layout import Layout
 from headrace.data.corpus.segments import Kind, Segment
 from headrace.data.corpus.sources import Source
 from headrace.data.tokens.tokenizer_json import read_tokenizer_file
@@ -57,8 +58,9 @@ class Manifest:
     """What was selected from the corpus; empty: everything."""
     duplicates: dict[str, int] | None = None
     """How many documents and bytes repeat earlier documents exactly; None: not counted."""
-    listing: str = ""
-    """Hash of the list of files that the segments were made from; empty where all files are on this disk."""
+    layout: Layout | None = None
+    """How the list of files was divided into the segments; None where all files are on this disk, and in manifests from
+    before this was kept."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as it is written."""
@@ -83,7 +85,7 @@ class Manifest:
             "retired": self.retired,
             "selection": self.selection,
             "duplicates": self.duplicates,
-            **({"listing": self.listing} if self.listing else {}),
+            **({} if self.layout is None else {"layout": asdict(self.layout)}),
         }
 
 
@@ -106,6 +108,7 @@ def read_manifest(path: Path, name: str) -> Manifest:
             entries.append(None if infos is None else Entry(infos, Counter(noticed)))
         for key in manifest["retired"]:
             check_key(key)
+        layout = Layout.from_json(manifest.get("layout"))
         _check_counts(manifest)
         if name == MANIFEST and None in entries:
             raise ValueError("a finished cache lacks segments")
@@ -113,7 +116,7 @@ def read_manifest(path: Path, name: str) -> Manifest:
         raise CacheError(
             f"{path / name}: not as headrace writes it ({problem}). Delete {path} and run `headrace prepare` again."
         ) from None
-    chosen = (manifest.get("selection", {}), manifest.get("duplicates"), str(manifest.get("listing", "")))
+    chosen = (manifest.get("selection", {}), manifest.get("duplicates"), layout)
     return Manifest(tokenizer, sources, segments, entries, manifest["retired"], *chosen)
 
 

@@ -18,7 +18,7 @@ from headrace.data.cache.manifest import MANIFEST, PARTIAL, Entry
 from headrace.data.cache.shards import ShardFolder
 from headrace.data.corpus.cuts import split_document
 from headrace.data.corpus.datasets.objects import SCHEME
-from headrace.data.corpus.layout import list_remote
+from headrace.data.corpus.layout import Layout, list_remote
 from headrace.data.corpus.readers import Reader
 from headrace.data.corpus.remote.addresses import is_remote
 from headrace.data.corpus.segments import Segment, divide_corpus
@@ -58,7 +58,7 @@ def open_or_create(
     activity("reading the corpus")
     skipped: Counter[str] = Counter()
     previous = _previous(path)
-    segments, listing = _divide(sources, skipped, previous)
+    segments, layout = _divide(sources, skipped, previous)
     tokenizer = _choose_tokenizer(tokenizer, special_tokens_in_text, previous, sources, segments, path, activity)
     folder = ShardFolder(path, tokenizer.dtype)
     if selection.drops_duplicates:
@@ -71,7 +71,7 @@ def open_or_create(
         index = known.get(segment.fingerprint)
         entries.append(None if index is None or previous is None else _usable_entry(previous, index, tokenizer))
     cache = Cache(path, tokenizer, sources, segments, entries)
-    cache.skipped, cache.listing = skipped, listing
+    cache.skipped, cache.layout = skipped, layout
     cache.text, cache.selection = text, selection.facts
     cache.duplicates = None if previous is None else previous.duplicates
     if previous is None or not previous.is_same(cache):
@@ -102,16 +102,26 @@ def _place(path: str) -> str:
     return path if path.startswith(SCHEME) or is_remote(path) else os.path.abspath(path)
 
 
-def _divide(sources: Sequence[Source], skipped: Counter[str], previous: Cache | None) -> tuple[list[Segment], str]:
-    """Return the segments of a corpus, and the hash of its list of files if some are remote.
+def _divide(
+    sources: Sequence[Source], skipped: Counter[str], previous: Cache | None
+) -> tuple[list[Segment], Layout | None]:
+    """Return the segments of a corpus and, if some files are remote, how these were divided.
 
-    Those of a list that an earlier build has divided are taken from there: that needs no request but for the list.
+    The segments of a list that an earlier build has divided are taken from there: that needs no request but for the
+    list.
     """
     listing = list_remote(sources, skipped)
     if listing is None:
-        return divide_corpus(sources, skipped), ""
-    known = listing.attach(previous.segments) if previous is not None and previous.listing == listing.hash else None
-    return known or divide_corpus(sources, listed=listing.files), listing.hash
+        return divide_corpus(sources, skipped), None
+    if previous is not None and previous.layout is not None:
+        known = listing.attach(previous.segments, previous.layout)
+        if known is not None:
+            skipped.update(previous.layout.skipped)
+            return known, previous.layout
+    left_out: Counter[str] = Counter()
+    segments = divide_corpus(sources, left_out, listed=listing.files)
+    skipped.update(left_out)
+    return segments, listing.describe(segments, left_out)
 
 
 def _previous(path: Path) -> Cache | None:

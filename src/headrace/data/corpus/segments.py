@@ -46,7 +46,7 @@ class FileList(Sequence[SourceFile]):
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
         self._paths = "\0".join(file.path for file in files)
-        self._versions = "\0".join(file.version for file in files) if files and files[0].is_remote else ""
+        self._versions = "\0".join(file.version for file in files) if any(file.is_remote for file in files) else ""
         fields = [(f.root_length, f.size, f.mtime_ns, f.ctime_ns, f.inode) for f in files]
         self._fields = np.array(fields, dtype=np.int64).reshape(len(files), 5)
 

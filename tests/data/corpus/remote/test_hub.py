@@ -11,6 +11,8 @@ import pytest
 import headrace as hr
 from headrace.data.cache.build import Builder
 from headrace.data.cache.open import open_or_create
+from headrace.data.corpus.remote.hub_store import HubStore
+from headrace.data.corpus.remote.store import Failure
 from headrace.data.corpus.sources import as_sources
 from headrace.errors import CorpusError
 from tests.data.corpus.remote.corpora import identity, write_corpus
@@ -62,6 +64,28 @@ def test_files_are_read_as_they_were_listed(hub: Hub, tmp_path: Path) -> None:
     hr.prepare("hf://datasets/me/mine", tokenizer="byte", out=tmp_path / "cache")
     read = {request.path.rpartition("/")[2] for request in hub.server.requests if "/resolve/" in request.path}
     assert read == {"a.txt"}  # a commit that changes one file is one file's work
+
+
+def test_each_listing_keeps_its_own_commit(hub: Hub, tmp_path: Path) -> None:
+    """Training text listed before a commit is read as it was, though validation text is listed after it."""
+    hub.datasets["me/mine"] = {"a.txt": b"before" * 100, "v.txt": b"other " * 100}
+    training = open_or_create(as_sources("hf://datasets/me/mine/a.txt"), "byte", tmp_path / "cache")
+    hub.datasets["me/mine"]["a.txt"] = b"after " * 100
+    open_or_create(as_sources("hf://datasets/me/mine/v.txt"), "byte", tmp_path / "validation")
+    with Builder(training) as builder:
+        builder.wait()
+    (tmp_path / "a.txt").write_bytes(b"before" * 100)
+    assert identity(training) == identity(hr.prepare(tmp_path / "a.txt", "byte", tmp_path / "local"))
+
+
+def test_another_process_reads_what_was_listed_or_nothing(hub: Hub) -> None:
+    hub.datasets["me/mine"] = {"a.txt": b"before"}
+    entry = HubStore("hf://").look_up("datasets/me/mine/a.txt")
+    assert entry is not None
+    assert b"".join(HubStore("hf://").read(entry, 0, 6)) == b"before"
+    hub.datasets["me/mine"]["a.txt"] = b"after "
+    with pytest.raises(Failure, match="changed while the corpus was being read"):
+        list(HubStore("hf://").read(entry, 0, 6))
 
 
 def test_a_hub_that_never_answers(hub: Hub, tmp_path: Path) -> None:

@@ -78,3 +78,16 @@ def test_any_file_system_of_fsspec(corpus: Path, tmp_path: Path) -> None:
         assert identity(local) == identity(remote)
     finally:
         memory.rm("/everywhere", recursive=True)
+
+
+@pytest.mark.parametrize("is_local_first", [True, False])
+def test_files_from_here_and_there_in_one_source(is_local_first: bool, web: WebServer, tmp_path: Path) -> None:
+    (tmp_path / "here.txt").write_bytes(b"a text on this disk")
+    web.files["/there.txt"] = b"a text elsewhere"
+    paths = [str(tmp_path / "here.txt"), f"{web.address}/there.txt"]
+    texts = ["a text on this disk", "a text elsewhere"]
+    for _ in range(2):  # the second one attaches the files to the segments of the first
+        cache = hr.prepare(paths if is_local_first else paths[::-1], tokenizer="byte", out=tmp_path / "cache")
+        with hr.Loader(cache, 1, cache.num_tokens - 1, shuffle=False) as loader:
+            found = [span.text for span in loader.explain(0)[0].spans]
+        assert [text.removesuffix("<|endoftext|>") for text in found] == (texts if is_local_first else texts[::-1])

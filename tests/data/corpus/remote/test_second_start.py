@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,12 @@ import pytest
 import headrace as hr
 from headrace.data.cache.build import Builder
 from headrace.data.cache.open import open_or_create
+from headrace.data.corpus.layout import list_remote
 from headrace.data.corpus.remote import fetch, remote_file
 from headrace.data.corpus.scale import Scale, use_scale
 from headrace.data.corpus.sources import as_sources
+from headrace.data.selection.options import Selection
+from headrace.files import read_checked_json, write_checked_json
 from tests.conftest import make_text
 from tests.data.corpus.remote.corpora import identity, write_archives, write_corpus
 from tests.data.corpus.remote.web_server import Answer, Request, WebServer
@@ -128,3 +134,80 @@ def test_a_file_read_front_to_back_is_fetched_once(web: WebServer, tmp_path: Pat
             )
             fetched += int(end) + 1 - int(begin)
     assert len(data) <= fetched <= 1.3 * len(data)
+
+
+def _select(web: WebServer, cache: Path, how: str) -> hr.Cache:
+    """Prepare a web server's lines, all of them or a selection, and forget the requests of before."""
+    source: dict[str, object] = {"path": f"{web.address}/lines.txt", "document": "line"}
+    if how == "filter":
+        source["min_document_bytes"] = 7
+    web.requests.clear()
+    return hr.prepare([source], "byte", cache, deduplicate="exact" if how == "dedup" else "none")
+
+
+@pytest.mark.parametrize("how", ["dedup", "filter"])
+def test_selections_from_one_list_of_files(how: str, web: WebServer, tmp_path: Path) -> None:
+    """What was selected the last time is neither taken for the whole corpus, nor read again."""
+    web.files["/lines.txt"] = "".join(f"line {number % 50}\n" for number in range(3000)).encode()
+    everything = identity(_select(web, tmp_path / "everything", "all"))
+    selected = _select(web, tmp_path / "cache", how)
+    assert identity(selected)[2] < everything[2]
+    again = _select(web, tmp_path / "cache", how)
+    assert web.data_requests == 0
+    assert identity(again) == identity(selected)
+    assert identity(_select(web, tmp_path / "cache", "all")) == everything
+    assert identity(_select(web, tmp_path / "cache", how)) == identity(selected)
+
+
+def test_a_survey_is_made_once(web: WebServer, tmp_path: Path) -> None:
+    """A build that drops duplicates, killed after it has read all text for them, does not read it for them again."""
+    web.files["/lines.txt"] = "".join(f"line {number % 500}\n" for number in range(3000)).encode()
+    sources = as_sources({"path": f"{web.address}/lines.txt", "document": "line"})
+    first = open_or_create(sources, "byte", tmp_path / "cache", selection=Selection("exact"))
+    assert web.data_requests
+    web.requests.clear()
+    second = open_or_create(sources, "byte", tmp_path / "cache", selection=Selection("exact"))
+    assert web.data_requests == 0
+    assert [s.fingerprint for s in first.segments] == [s.fingerprint for s in second.segments]
+
+
+def test_a_manifest_from_before_layouts_were_kept(web: WebServer, tmp_path: Path) -> None:
+    web.files["/lines.txt"] = b"one line\n" * 3000
+    first = _select(web, tmp_path / "cache", "all")
+    manifest = read_checked_json(tmp_path / "cache" / "manifest.json")
+    manifest["listing"] = manifest.pop("layout")["listing"]
+    write_checked_json(tmp_path / "cache" / "manifest.json", manifest, tmp_path / "scratch")
+    assert identity(_select(web, tmp_path / "cache", "all")) == identity(first)
+    assert read_checked_json(tmp_path / "cache" / "manifest.json")["layout"]["fingerprints"]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[str]:
+    """The address of a folder with a table between texts that has no column of text."""
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe("/tables/a.txt", b"first file " * 30)
+    memory.pipe("/tables/b.csv", b"x,y\n1,2\n3,4\n")
+    memory.pipe("/tables/c.txt", b"the last file " * 30)
+    yield "memory://tables"
+    memory.rm("/tables", recursive=True)
+
+
+def test_tables_without_text_stay_left_out(tables: str, tmp_path: Path) -> None:
+    first = hr.prepare(tables, "byte", tmp_path / "cache")
+    assert sum(first.skipped.values()) == 1
+    second = hr.prepare(tables, "byte", tmp_path / "cache")
+    assert (identity(second), second.skipped) == (identity(first), first.skipped)
+    open_or_create(as_sources(tables), "byte", tmp_path / "killed")  # before anything was tokenised
+    opened = open_or_create(as_sources(tables), "byte", tmp_path / "killed")
+    assert [file.name for file in opened.segments[0].files] == ["a.txt", "c.txt"]
+    assert identity(hr.prepare(tables, "byte", tmp_path / "killed")) == identity(first)
+
+
+def test_segments_of_other_files_are_not_attached(tables: str, tmp_path: Path) -> None:
+    cache = open_or_create(as_sources(tables), "byte", tmp_path / "cache")
+    listing = list_remote(as_sources(tables), Counter())
+    assert listing is not None and cache.layout is not None
+    assert listing.attach(cache.segments, cache.layout)
+    assert listing.attach(cache.segments, replace(cache.layout, left_out=[[]])) is None  # b.csv is left over
+    assert listing.attach(cache.segments, replace(cache.layout, left_out=[[0, 1]])) is None  # a.txt is missing
+    assert listing.attach(cache.segments, replace(cache.layout, listing="another")) is None

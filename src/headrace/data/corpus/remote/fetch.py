@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import random
 import threading
@@ -137,6 +138,16 @@ class _Pool:
 
 
 _pool = _Pool()
+
+
+def _begin_anew() -> None:
+    """Replace the pool in a forked process: its threads exist in the parent only, and its lock may be held there."""
+    global _pool
+    _pool = _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def fetch_soon(address: str, entry: Entry, begin: int, end: int, is_stopped: Check) -> Future[bytes]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from headrace.data.corpus.remote.addresses import given
 from headrace.data.corpus.remote.failures import failure_of
 from headrace.data.corpus.remote.store import CHANGED, SIZE_ONLY, VANISHED, Entry, Failure, Store
+from headrace.errors import MissingExtraError
 from headrace.extras import require
 
 _VERSIONS = ("ETag", "etag", "e_tag", "checksum", "sha256", "md5Hash", "version_id", "generation")
@@ -23,8 +26,9 @@ class FsspecStore(Store):
         self._systems: dict[str, Any] = {}
 
     def look_up(self, key: str) -> Entry | None:
+        system, path = self._system(key)
         try:
-            facts = self._system(key)[0].info(self._system(key)[1])
+            facts = system.info(path)
         except FileNotFoundError:
             return None
         except Exception as problem:
@@ -32,8 +36,8 @@ class FsspecStore(Store):
         return _entry(key, facts) if facts.get("type") == "file" else None
 
     def list(self, folder: str) -> Iterator[Entry]:
+        system, path = self._system(folder)
         try:
-            system, path = self._system(folder)
             system.invalidate_cache()
             found = system.find(path, detail=True)
         except FileNotFoundError:
@@ -47,30 +51,47 @@ class FsspecStore(Store):
     def read(self, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
         system, path = self._system(entry.key)
         try:
-            if begin == 0 and self.look_up(entry.key) != entry:
-                raise CHANGED
             data = system.cat_file(path, start=begin, end=end)
         except FileNotFoundError:
             raise VANISHED from None
         except Exception as problem:
             raise failure_of(problem) from None
+        found = self.look_up(entry.key)  # afterwards: a file that is still as it was listed was so when it was read
+        if found != entry:
+            raise VANISHED if found is None else CHANGED
         if len(data) != end - begin:
             raise Failure("the server sent fewer bytes than the file has", may_pass=True)
         yield bytes(data)
 
     def _system(self, key: str) -> tuple[Any, str]:
         """Return the file system of a key, and the key as it knows it."""
-        place = key.partition("/")[0]
+        address = given(self._scheme + key)
+        place = address.removeprefix(self._scheme).partition("/")[0]
         if place not in self._systems:
             core = require("fsspec.core", "remote")
-            self._systems[place] = core.url_to_fs(self._scheme + key, use_listings_cache=False)[0]
+            try:
+                self._systems[place] = core.url_to_fs(address, use_listings_cache=False)[0]
+            except ImportError as problem:
+                raise _missing_driver(self._scheme, problem) from None
+            except Exception as problem:
+                raise failure_of(problem) from None
         system = self._systems[place]
-        return system, system._strip_protocol(self._scheme + key)
+        return system, system._strip_protocol(address)
 
 
 def known_protocols() -> list[str]:
     """Return the schemes that fsspec knows."""
     return list(require("fsspec", "remote").available_protocols())
+
+
+def _missing_driver(scheme: str, problem: ImportError) -> MissingExtraError:
+    """Return the error for a kind of address whose library is not installed. fsspec's own text names the packages."""
+    text = f"{problem}".rstrip(".")
+    packages = re.findall(r'"([\w.-]+)"', text) or re.findall(r"nstall (?:the )?'?([\w.-]+)", text)
+    module = getattr(problem.__cause__ or problem, "name", None)
+    line = " ".join(packages) or (module or "").partition(".")[0]
+    remedy = f" Install it with: pip install {line}" if line else ""
+    return MissingExtraError(f"{scheme}: what reads such addresses is not installed ({text}).{remedy}")
 
 
 def _entry(key: str, facts: dict[str, Any]) -> Entry:

@@ -6,13 +6,12 @@ version of a file is the hash of its content, so a commit that changes another f
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from headrace.data.corpus.remote.failures import failure_of
 from headrace.data.corpus.remote.patience import current_patience
-from headrace.data.corpus.remote.store import Entry, Failure, Store
+from headrace.data.corpus.remote.store import CHANGED, Entry, Failure, Store
 from headrace.extras import require
 
 _FORM = "An address is hf://datasets/OWNER/NAME/PATH, or hf://datasets/OWNER/NAME@REVISION/PATH"
@@ -27,32 +26,35 @@ class HubStore(Store):
         # Its own client waits for an answer for ever.
         require("huggingface_hub.utils", "remote").get_session().timeout = current_patience().stall_s
         self._system = self._hub.HfFileSystem(skip_instance_cache=True)
-        self._pinned: dict[str, str] = {}
-        self._lock = threading.Lock()
+        self._commits: dict[Entry, str] = {}
+        """The repository, at the commit that each file was listed at: of one repository there may be several."""
 
     def look_up(self, key: str) -> Entry | None:
         try:
-            facts = self._system.info(self._at_commit(key, is_new=True))
+            root, path = self._at_commit(key)
+            facts = self._system.info(f"{root}{path}")
         except (FileNotFoundError, self._errors.EntryNotFoundError):
             return None
         except Exception as problem:
             raise failure_of(problem) from None
-        return _entry(key, facts) if facts["type"] == "file" else None
+        return self._pin(_entry(key, facts), root) if facts["type"] == "file" else None
 
     def list(self, folder: str) -> Iterator[Entry]:
         try:
-            path = self._at_commit(folder.rstrip("/"), is_new=True)
-            found = self._system.find(path, detail=True)
+            root, path = self._at_commit(folder.rstrip("/"))
+            found = self._system.find(f"{root}{path}", detail=True)
         except (FileNotFoundError, self._errors.EntryNotFoundError):
             return
         except Exception as problem:
             raise failure_of(problem) from None
         for name, facts in found.items():
-            yield _entry(folder + name[len(path) :].lstrip("/"), facts)
+            yield self._pin(_entry(folder + name[len(root) + len(path) :].lstrip("/"), facts), root)
 
     def read(self, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
+        if entry not in self._commits and self.look_up(entry.key) != entry:  # listed by another process
+            raise CHANGED
+        path = "/".join([self._commits[entry], *entry.key.split("/")[3:]])
         try:
-            path = self._at_commit(entry.key)
             data = self._system.cat_file(path, start=begin, end=end, cache_type="none")
         except Exception as problem:
             raise failure_of(problem) from None
@@ -60,16 +62,17 @@ class HubStore(Store):
             raise Failure("the hub sent fewer bytes than the file has", may_pass=True)
         yield bytes(data)
 
-    def _at_commit(self, key: str, is_new: bool = False) -> str:
-        """Return a key with the commit of its repository in it; `is_new`: as it is now."""
+    def _pin(self, entry: Entry, root: str) -> Entry:
+        """Remember the commit that a file is to be read at."""
+        self._commits[entry] = root
+        return entry
+
+    def _at_commit(self, key: str) -> tuple[str, str]:
+        """Return the repository of a key at the commit that it is at now, and the path within it."""
         parts = key.split("/")
         if len(parts) < 3 or parts[0] not in ("datasets", "models", "spaces") or not all(parts[:3]):
             raise Failure(f"not an address of the hub ({_FORM})")
-        root = "/".join(parts[:3])
-        with self._lock:
-            if is_new or root not in self._pinned:
-                self._pinned[root] = self._commit_of(parts[0], parts[1], parts[2])
-        return "/".join([self._pinned[root], *parts[3:]])
+        return self._commit_of(parts[0], parts[1], parts[2]), "".join(f"/{part}" for part in parts[3:])
 
     def _commit_of(self, kind: str, owner: str, name: str) -> str:
         name, _, revision = name.partition("@")

@@ -18,6 +18,7 @@ from headrace.data.corpus.remote.addresses import WEB_SCHEMES, given
 from headrace.data.corpus.remote.failures import NOT_FOUND, failure_of
 from headrace.data.corpus.remote.patience import current_patience
 from headrace.data.corpus.remote.store import CHANGED, SIZE_ONLY, VANISHED, Entry, Failure, Store
+from headrace.errors import UsageError
 from headrace.extras import require
 
 STREAMED_BYTES = 64 << 10
@@ -25,12 +26,29 @@ _S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+_user = 0
+"""The process that obstore was first used in, from which others may have been forked."""
+
+
+def _library() -> Any:
+    """Return obstore. Refuse it in a process forked from one that used it: its threads stayed there, and it hangs."""
+    global _user
+    if _user not in (0, os.getpid()):
+        raise UsageError(
+            "remote files cannot be read in a process that was forked from one that has read some. Read them before"
+            ' (hr.prepare), or start the process with multiprocessing.get_context("spawn").'
+        )
+    library = require("obstore.store", "remote")
+    _user = os.getpid()
+    return library
+
+
 class ObjectStore(Store):
     """A bucket."""
 
     def __init__(self, address: str) -> None:
         """`address`: scheme and bucket."""
-        library = require("obstore.store", "remote")
+        library = _library()
         options: dict[str, Any] = {"client_options": client_options(), "retry_config": {"max_retries": 0}}
         if address.startswith("s3://"):
             options |= _s3_options(options["client_options"])
@@ -76,7 +94,7 @@ class WebStore(Store):
     def __init__(self, address: str) -> None:
         """`address`: scheme and host."""
         self._address = address
-        self._library = require("obstore.store", "remote")
+        self._library = _library()
         self._servers: dict[str, Any] = {}
 
     def look_up(self, key: str) -> Entry | None:

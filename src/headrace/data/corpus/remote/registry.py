@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import threading
 from collections.abc import Callable
 
@@ -34,6 +35,17 @@ def close_stores() -> None:
     """Forget all open stores, so that the next ones see an environment that has changed."""
     with _lock:
         _open.clear()
+
+
+def _begin_anew() -> None:
+    """Forget all stores in a forked process: connections belong to the parent, and the lock may be held there."""
+    global _lock
+    _lock = threading.Lock()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _kind_of(scheme: str) -> Callable[[str], Store]:
