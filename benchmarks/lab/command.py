@@ -1,4 +1,4 @@
-"""`python benchmarks/lab run TABLE`, `list TABLE`, `show TABLE` and `corpora`: the laboratory's command line."""
+"""`python benchmarks/lab run TABLE`, `list TABLE`, `show TABLE`, `fit FOLDER` and `corpora`: the command line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headrace.machine.signals import on_stop_signals
 from lab import claims
 from lab.cell import TrainingProcess
 from lab.corpora import RECIPES, TEXTS, Library, default_folder
+from lab.law import show_fit
 from lab.results import as_json, write_results
 from lab.sweep import Sweep
 from lab.table import read_table
@@ -41,14 +42,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     commands.add_parser("show", parents=[tables, places], help="write and print the results so far")
     corpora = commands.add_parser("corpora", parents=[places], help="make corpora; without names, list them")
     corpora.add_argument("names", nargs="*", help="corpora to make now")
+    laws = commands.add_parser("fit", help="fit the law of the loss and the pace to finished cells")
+    laws.add_argument("folders", type=Path, nargs="+", help="folders of runs of one or more tables")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    library = Library(options.corpora or default_folder(), options.texts, options.final)
     try:
+        if options.command == "fit":
+            show_fit(options.folders)
+            return 0
+        library = Library(options.corpora or default_folder(), options.texts, options.final)
         if options.command == "corpora":
             return make_corpora(library, options.names)
         return work(options, library)

@@ -1,8 +1,9 @@
-"""Corpora of the laboratory: documents in files outside the repository, the last twentieth held out.
+"""Corpora of the laboratory: documents in files outside the repository, the last part of them held out.
 
 A corpus is a folder with train.jsonl, held_out.jsonl and corpus.json, which is written last. Documents stand in the
-order of a hash of their names, so that the last twentieth is of the same kind as the rest; the same documents give the
-same files everywhere. A corpus that judges is not looked at while a recipe is tuned: it is opened only with --final.
+order of a hash of their names, so that the last part, usually a twentieth, is of the same kind as the rest; the same
+documents give the same files everywhere. A corpus that judges is not looked at while a recipe is tuned: it is opened
+only with --final.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Recipe:
     values: dict[str, Any] = field(default_factory=dict)
     """Configuration values of all runs on it, which presets lie under and variants over."""
     is_judge: bool = False
+    held_out: float = HELD_OUT
+    """Share of the bytes that is held out."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,14 @@ class Corpus:
     values: dict[str, Any]
 
 
-def text_file(name: str) -> Callable[[Path, Path], Iterator[Document]]:
-    """Return the one document of a file in the user's folder."""
+def text_file(name: str, most: int | None = None) -> Callable[[Path, Path], Iterator[Document]]:
+    """Return the one document of a file in the user's folder, or its first `most` characters."""
 
     def documents(texts: Path, _downloads: Path) -> Iterator[Document]:
         file = texts / name
         if not file.is_file():
             raise CorpusError(f"{file}: no such file. Put it there, or name its folder with --texts FOLDER.")
-        yield name, file.read_text(encoding="utf-8", errors="replace")
+        yield name, file.read_text(encoding="utf-8", errors="replace")[:most]
 
     return documents
 
@@ -77,6 +80,8 @@ RECIPES = {
         Recipe("shakespeare", "shakespeare.txt of your texts, by characters", text_file("shakespeare.txt"),
                {"data.tokenizer": "char"}),
         Recipe("wikitext2", "wikitext2-valid.txt of your texts", text_file("wikitext2-valid.txt")),
+        Recipe("wikitext2-small", "the first 140 kB of that, which come round often",
+               text_file("wikitext2-valid.txt", 200_000), held_out=0.3),
         Recipe("stdlib", "the Python standard library on this disk", library_files),
         Recipe("python-doc", "Python's documentation (Debian package)", debian.python_doc),
         Recipe("linux-doc", "the Linux kernel's documentation in English (Debian package)", debian.linux_doc),
@@ -110,7 +115,8 @@ class Library:
         place = self.folder / name
         if not (place / "corpus.json").exists():
             say(f"making the corpus {name} in {place}")
-            write_corpus(place, RECIPES[name].documents(self._texts, self.folder / "packages"))
+            recipe = RECIPES[name]
+            write_corpus(place, recipe.documents(self._texts, self.folder / "packages"), recipe.held_out)
         return read_corpus(place, RECIPES[name].values)
 
 
@@ -133,8 +139,8 @@ def read_corpus(place: Path, values: dict[str, Any]) -> Corpus:
     return Corpus(place.name, place / "train.jsonl", place / "held_out.jsonl", content_digest, values)
 
 
-def write_corpus(place: Path, documents: Iterable[Document]) -> None:
-    """Write a corpus: documents in the order of their hashes, the last twentieth of the bytes held out."""
+def write_corpus(place: Path, documents: Iterable[Document], share: float = HELD_OUT) -> None:
+    """Write a corpus: documents in the order of their hashes, the last `share` of the bytes held out."""
     place.mkdir(parents=True, exist_ok=True)
     seen: set[str] = set()
     ordered: list[tuple[str, str]] = []
@@ -146,7 +152,7 @@ def write_corpus(place: Path, documents: Iterable[Document]) -> None:
     if not ordered:
         raise CorpusError(f"{place.name}: no document was found for this corpus.")
     ordered.sort()
-    train, held_out = split([text for _, text in ordered])
+    train, held_out = split([text for _, text in ordered], share)
     files = {}
     for name, texts in (("train.jsonl", train), ("held_out.jsonl", held_out)):
         files[name] = _write_lines(place / name, texts)

@@ -38,7 +38,8 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         seen.append(config)
         counts = count(config.model, config.training.max_length)
         per_token = counts.training_flops_per_token / 1e10
-        exposure = Exposure(counts.num_parameters, config.model.vocab_size, seconds / per_token, train_bytes / 3, 3.0)
+        vocab_size, tokens = config.model.vocab_size, seconds / per_token
+        exposure = Exposure(counts.num_parameters, counts.block_weights, vocab_size, tokens, train_bytes / 3, 3.0)
         return ShortRun(
             config, exposure, per_token, 0.1, Law().bits_per_byte(exposure) + 0.2, "float32", "default", "fused"
         )

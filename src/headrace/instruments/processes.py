@@ -20,13 +20,13 @@ def best_processes(config: Config, warn: Callable[[str], None] = lambda text: No
     before = _recorded_processes(config.run) if config.run.resume else None
     if before is not None:
         return before
+    config = settled(config)
     sequences = config.training.batch_size // max(
         config.training.micro_batch_size, 1
     )  # a process gets whole micro-batches
     ways = ways_for_all(len(usable_cores()), sequences)
     if len(ways) == 1:
         return ways[0].processes
-    config = settled(config)
     speeds = _known_speeds(remembered_scaling(config))
     if not speeds.keys() >= set(ways):
         scaling = scale(config, ways, num_steps=1, num_repeats=2)

@@ -18,11 +18,12 @@ from headrace.errors import UsageError
 from headrace.instruments.short_run import ShortRun, train_briefly
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
-from headrace.perf.loss_law import Law
+from headrace.perf.loss_law import Exposure, Law, longest
 from headrace.perf.pace import Pace, Prospect, fit_pace, flops_per_token, foresee
 from headrace.perf.search_space import (
     batch_size_for,
     expected_bytes_per_token,
+    learning_rate_for,
     sequence_length_for,
     shapes,
     vocabularies_for,
@@ -52,6 +53,8 @@ class Proposal:
     prospect: Prospect
     runs: list[ShortRun]
     planning_s: float
+    interval: tuple[float, float] = (0.0, 0.0)
+    """The range in which the bits per byte should lie."""
     assumptions: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -64,6 +67,7 @@ class Proposal:
             "epochs": exposure.epochs,
             "tokens_per_second": self.prospect.tokens_per_second,
             "bits_per_byte": self.prospect.bits_per_byte,
+            "bits_per_byte_interval": list(self.interval),
             "planning_seconds": self.planning_s,
             "short_runs": [run.as_json() for run in self.runs],
             "assumptions": self.assumptions,
@@ -89,7 +93,7 @@ def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = la
         search.add(run)
         show(run)
     config, prospect = search.best()
-    proposal = Proposal(config, minutes, prospect, search.runs, time.perf_counter() - began)
+    proposal = Proposal(config, minutes, prospect, search.runs, time.perf_counter() - began, search.interval(prospect))
     proposal.assumptions = _assumptions(proposal, run_s)
     return proposal
 
@@ -151,11 +155,19 @@ class Search:
         config, prospect = self._best_of([c for c in self._candidates if c.data.tokenizer in known])
         return self._with_batch(config, prospect.batch_size), prospect
 
+    def interval(self, prospect: Prospect) -> tuple[float, float]:
+        """Return the range in which the loss of a prospect should lie, by what the short runs measured."""
+        measured = self._measured()
+        return Law().fitted(measured).interval(prospect.exposure, longest(measured)[0])
+
+    def _measured(self) -> list[tuple[Exposure, float]]:
+        return [(run.exposure, run.bits_per_byte) for run in self.runs]
+
     def _best_of(self, candidates: list[Config]) -> tuple[Config, Prospect]:
         pace = fit_pace([_pace_of(run) for run in self.runs])
-        law = Law().fitted([(run.exposure, run.bits_per_byte) for run in self.runs])
+        law = Law().fitted(self._measured())
         found = [(config, self._foresee(config, pace, law)) for config in candidates]
-        return min(found, key=lambda one: one[1].bits_per_byte)
+        return min(found, key=lambda one: (one[1].is_too_large, one[1].bits_per_byte))
 
     def _foresee(self, config: Config, pace: Pace, law: Law) -> Prospect:
         per_token = self._bytes_per_token(config)
@@ -217,7 +229,7 @@ class Search:
         """Return a configuration of the given values over the proposed ones; None where they do not go together."""
         layers = Layers()
         layers.add({"training.max_length": sequence_length_for(self._minutes)}, "plan")
-        layers.add(values, "plan")
+        layers.add({**values, "training.learning_rate": learning_rate_for(values["model.d_model"])}, "plan")
         layers.add(self._given.values, "given")
         only_minutes = {"training.max_minutes": self._minutes, "training.max_steps": 0, "training.num_epochs": 0}
         layers.add(only_minutes, "--minutes")
@@ -270,8 +282,10 @@ def _assumptions(proposal: Proposal, run_s: float) -> list[str]:
         f"{len(proposal.runs)} short runs of {human_time(run_s)} measure the speed; a scaling law (docs/metrics.md)"
         f" estimates the loss after {proposal.minutes:g} minutes",
         "training has this machine to itself, as the short runs had; planning is not part of the minutes",
-        "the learning rate and schedule are the defaults, at which the law was fitted",
+        "the recipe is the default one, at which the law was fitted",
     ]
+    if beyond := exposure.beyond_fitted():
+        texts.append(f"the law extrapolates: {beyond} than in any run that it was fitted to")
     if exposure.epochs > 1:
         texts.append(
             f"the corpus comes {exposure.epochs:.1f} times: {human_count(exposure.tokens)} tokens are worth"

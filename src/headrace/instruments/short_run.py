@@ -82,7 +82,14 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
         loss = (run.train_loss or 0.0) / math.log(2) / bytes_per_token
     resolved = pretraining.config.training
     vocab_size = pretraining.config.model.vocab_size
-    exposure = Exposure(counts.num_parameters, vocab_size, run.tokens, train_bytes / bytes_per_token, bytes_per_token)
+    exposure = Exposure(
+        counts.num_parameters,
+        counts.block_weights,
+        vocab_size,
+        run.tokens,
+        train_bytes / bytes_per_token,
+        bytes_per_token,
+    )
     step_s = median(working[UNEVEN_STEPS:] or working)
     evaluation_s = sum(run.seconds[stage] for stage in PAUSES)
     seconds_per_token = step_s / training.batch_size / training.sequence_length

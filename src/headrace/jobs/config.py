@@ -7,12 +7,15 @@ from typing import Any
 
 from headrace.data.cache.open import default_cache_dir
 from headrace.data.corpus.sources import standard_library
+from headrace.errors import CorpusError
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, given_cache, tokenizer_spec, training_sources
+from headrace.run.start.budget import CHOOSABLE, get_value, is_given
 from headrace.run.start.settle import settle_model
 from headrace.training.schedule import DEFAULT_MINUTES
 
 MEASURED = "measured when the run begins"
+CHOSEN_LATER = "chosen for the time limit when the run begins"
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,11 @@ def resolve(layers: Layers) -> dict[str, Setting]:
 
 def settle(config: Config) -> dict[str, Any]:
     """Return what a run uses for each value that is left open, as far as it is known before the run."""
-    config = config.model_copy(deep=True)
-    beginning = settle_model(config)
+    given, config = config, config.model_copy(deep=True)
+    try:
+        beginning, is_chosen = settle_model(config), True
+    except CorpusError:  # text that is not there leaves the choice open, and is no error before a run
+        beginning, is_chosen = None, False
     model, training, data = config.model, config.training, config.data
     cache = given_cache(config)
     spec = tokenizer_spec(config)
@@ -58,6 +64,7 @@ def settle(config: Config) -> dict[str, Any]:
     place = cache.path if cache else default_cache_dir(sources, tokenizer, special, data.selection())
     used: dict[str, Any] = {
         **({f"model.{key}": value for key, value in model.shape().items()} if beginning else {}),
+        **{key: get_value(config, key) if is_chosen else CHOSEN_LATER for key in CHOOSABLE if not is_given(given, key)},
         "model.num_heads": model.heads,
         "model.d_ff": model.feed_forward,
         "model.vocab_size": model.vocab_size or vocabulary or "as many as the tokenizer has",

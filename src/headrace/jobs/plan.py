@@ -48,7 +48,8 @@ def write_plan(proposal: Proposal, path: Path) -> None:
     exposure = proposal.prospect.exposure
     lines = [
         f"Proposed by headrace plan --minutes {proposal.minutes:g}: {human_count(exposure.parameters)} parameters,"
-        f" about {human_count(exposure.tokens)} tokens, expected {proposal.prospect.bits_per_byte:.2f} bits per byte.",
+        f" about {human_count(exposure.tokens)} tokens, expected {proposal.prospect.bits_per_byte:.2f} bits per byte"
+        f" ({proposal.interval[0]:.2f} to {proposal.interval[1]:.2f}).",
         *(f"Assumed: {text}." for text in proposal.assumptions),
     ]
     text = "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(values, sort_keys=False)

@@ -24,6 +24,7 @@ def scale(
     usable = len(usable_cores())
     if cores > usable:
         raise UsageError(f"--cores {cores}: this process may use {plural(usable, 'core')} at most")
+    config = settled(config)
     ways = ways_to_scale(cores or usable, config.training.batch_size)
     if projected and not any(way.processes > 1 for way in ways):
         raise UsageError(
@@ -31,7 +32,6 @@ def scale(
             f" training.batch_size that they can divide, which {config.training.batch_size} is not on"
             f" {plural(cores or usable, 'core')}."
         )
-    config = settled(config)
     result = measure(config, ways, num_steps, num_repeats, projected)
     remember_scaling(config, result)
     return result

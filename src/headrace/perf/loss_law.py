@@ -1,8 +1,9 @@
 """A scaling law: the loss to expect of a network of a given size after a given amount of text.
 
 The loss, in bits per byte, is a sum: a floor; what a small network cannot express; what too little text cannot teach;
-rare tokens, of which a large vocabulary has many; and overfitting to a repeated text. Coefficients and exponents come
-from earlier experiments (docs/LOG.md); short runs refit only the floor, which belongs to the corpus.
+what a small vocabulary cannot see of a text in one window; rare tokens, of which a large vocabulary has many; and
+overfitting to a repeated text. Coefficients and exponents were fitted to runs of one and five minutes on two corpora
+(docs/LOG.md); short runs refit only the floor, which belongs to the corpus.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-# Passes after which another is worth about a third of the first (Muennighoff et al., 2023).
-REPEATS_WORTH = 15.4
-CAPACITY_EXPONENT, TEXT_EXPONENT, RARE_EXPONENT = 0.30, 0.25, 0.50
-HARMLESS_EPOCHS, REPEATS_EXPONENT = 4.0, 0.60
+# Passes after which another is worth about a third of the first: 15 for large networks (Muennighoff et al., 2023), and
+# fewer for small ones that learn fast.
+REPEATS_WORTH = 5.0
+CAPACITY_EXPONENT, TEXT_EXPONENT = 0.25, 0.35
+HARMLESS_EPOCHS, REPEATS_EXPONENT = 2.0, 0.60
+FITTED_TOKENS, FITTED_BLOCKS = (5e5, 8e6), (1e5, 3e6)
+"""Tokens and block weights of the runs that the law was fitted to."""
+SHARES = tuple(2.0**-power for power in range(16))
+"""Shares of a run at which its loss may be lowest, where it goes through its text too often."""
+RELATIVE_ERROR, ERROR_PER_TENFOLD = 0.03, 0.03
+"""Half of the interval of a prediction, as a share of it: near a run that was measured, and for each tenfold of text
+or size between the two."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,8 @@ class Exposure:
     """The size of a network and the text that it is trained on: everything that the law depends on."""
 
     parameters: float
+    block_parameters: float
+    """Parameters without embedding and head, which hold a vocabulary rather than what was learned of the text."""
     vocab_size: int
     tokens: float
     """Tokens trained on, repeats included."""
@@ -38,12 +49,16 @@ class Exposure:
     def useful_tokens(self) -> float:
         """The number of fresh tokens that would teach as much as these with their repeats.
 
-        >>> round(Exposure(1e6, 1024, tokens=4e6, unique_tokens=1e6, bytes_per_token=3).useful_tokens / 1e6, 2)
-        3.73
+        >>> round(Exposure(1e6, 8e5, 1024, tokens=4e6, unique_tokens=1e6, bytes_per_token=3).useful_tokens / 1e6, 2)
+        3.26
         """
         if self.epochs <= 1:
             return self.tokens
         return self.unique_tokens * (1 + REPEATS_WORTH * (1 - math.exp(-(self.epochs - 1) / REPEATS_WORTH)))
+
+    def shortened(self, share: float) -> Exposure:
+        """Return the exposure of a run that ends after a share of the text."""
+        return replace(self, tokens=share * self.tokens)
 
     def terms(self) -> list[float]:
         """Return the factor of each coefficient of the law."""
@@ -51,26 +66,54 @@ class Exposure:
         too_often = max(0.0, self.epochs - HARMLESS_EPOCHS) ** REPEATS_EXPONENT
         return [
             1.0,
-            (1e6 / self.parameters) ** CAPACITY_EXPONENT,
+            (1e6 / self.block_parameters) ** CAPACITY_EXPONENT,
             (1e6 / useful_bytes) ** TEXT_EXPONENT,
-            (self.vocab_size / self.useful_tokens) ** RARE_EXPONENT,
-            too_often * self.parameters / self.unique_tokens,
+            math.sqrt(1000 / self.vocab_size),
+            math.sqrt(self.vocab_size / min(self.tokens, self.unique_tokens)),
+            too_often * self.block_parameters / self.unique_tokens,
         ]
+
+    def distance(self, other: Exposure) -> float:
+        """Return how far two exposures are from each other, in tenfolds of text and of size together."""
+        text = math.log10(self.tokens * self.bytes_per_token / (other.tokens * other.bytes_per_token))
+        return abs(text) + abs(math.log10(self.block_parameters / other.block_parameters))
+
+    def beyond_fitted(self) -> str:
+        """Say how far this is beyond the runs that the law was fitted to; empty where it is among them."""
+        beyond = []
+        for value, (least, most), what in (
+            (self.tokens, FITTED_TOKENS, "the text"),
+            (self.block_parameters, FITTED_BLOCKS, "the network"),
+        ):
+            factor = max(least / value, value / most)
+            if factor > 1.5:
+                beyond.append(f"{what} is {factor:,.0f} times {'larger' if value > most else 'smaller'}")
+        return " and ".join(beyond)
 
 
 @dataclass(frozen=True)
 class Law:
     """Coefficients in bits per byte; the defaults were fitted to small runs (docs/LOG.md)."""
 
-    floor: float = 0.8
-    capacity: float = 0.35
-    text: float = 0.95
-    rare: float = 0.8
-    overfitting: float = 0.045
+    floor: float = 0.2
+    capacity: float = 0.36
+    text: float = 1.33
+    vocabulary: float = 0.41
+    rare: float = 1.5
+    overfitting: float = 0.03
 
     def bits_per_byte(self, exposure: Exposure) -> float:
-        """Return the expected loss."""
+        """Return the expected loss: the lowest on the way, since the best checkpoint is kept."""
+        return min(self._at_end(exposure.shortened(share)) for share in SHARES)
+
+    def _at_end(self, exposure: Exposure) -> float:
         return float(np.dot(self._coefficients(), exposure.terms()))
+
+    def interval(self, exposure: Exposure, measured: Exposure) -> tuple[float, float]:
+        """Return the range in which the loss should lie; wider the further it is from the run that was `measured`."""
+        expected = self.bits_per_byte(exposure)
+        half = expected * (RELATIVE_ERROR + ERROR_PER_TENFOLD * exposure.distance(measured))
+        return expected - half, expected + half
 
     def fitted(self, short_runs: Sequence[tuple[Exposure, float]]) -> Law:
         """Return this law with its floor refitted to the short run that saw the most text.
@@ -80,8 +123,13 @@ class Law:
         """
         if not short_runs:
             return self
-        exposure, loss = max(short_runs, key=lambda run: run[0].tokens * run[0].bytes_per_token)
+        exposure, loss = longest(short_runs)
         return replace(self, floor=self.floor + loss - self.bits_per_byte(exposure))
 
     def _coefficients(self) -> list[float]:
-        return [self.floor, self.capacity, self.text, self.rare, self.overfitting]
+        return [self.floor, self.capacity, self.text, self.vocabulary, self.rare, self.overfitting]
+
+
+def longest(short_runs: Sequence[tuple[Exposure, float]]) -> tuple[Exposure, float]:
+    """Return the short run that saw the most text, and its loss."""
+    return max(short_runs, key=lambda run: run[0].tokens * run[0].bytes_per_token)

@@ -11,7 +11,7 @@ from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.perf.flops import count_work
 from headrace.perf.loss_law import Exposure, Law
-from headrace.perf.search_space import MOST_BATCH_TOKENS, batch_size_for
+from headrace.perf.search_space import MOST_BATCH_TOKENS, batch_size_for, is_too_large
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,17 @@ class Pace:
     """Seconds per layer."""
 
 
+USUAL_SHARE_OF_PEAK = 0.62
+"""Share of the measured peak at which the arithmetic of training runs (docs/LOG.md)."""
+USUAL_LAYER_S = 1e-6
+"""Seconds per token and layer besides."""
+
+
+def usual_pace(peak_flops: float) -> Pace:
+    """Return the pace to expect of a machine with this peak, before anything was trained on it."""
+    return Pace(1 / (USUAL_SHARE_OF_PEAK * peak_flops), USUAL_LAYER_S)
+
+
 @dataclass(frozen=True)
 class Prospect:
     """The result that a network is expected to reach in the time."""
@@ -32,6 +43,11 @@ class Prospect:
     batch_size: int
     tokens_per_second: float
     bits_per_byte: float
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the network could do little more with the text than learn it by heart."""
+        return is_too_large(self.exposure.block_parameters, self.exposure.unique_tokens)
 
 
 def fit_pace(measured: Sequence[tuple[float, int, float]]) -> Pace:
@@ -73,7 +89,9 @@ def foresee(
     batch_size = batch_size or batch_size_for(rough, sequence_length)
     flops = flops_per_token(model, sequence_length, batch_size * sequence_length, update_flops)
     tokens_per_second = 1 / (pace.per_flop * flops + pace.per_layer * model.num_layers)
-    parameters = count(model, sequence_length).num_parameters
+    counts = count(model, sequence_length)
     tokens = max(1.0, seconds * tokens_per_second)
-    exposure = Exposure(parameters, model.vocab_size, tokens, unique_tokens, bytes_per_token)
+    exposure = Exposure(
+        counts.num_parameters, counts.block_weights, model.vocab_size, tokens, unique_tokens, bytes_per_token
+    )
     return Prospect(exposure, batch_size, tokens_per_second, law.bits_per_byte(exposure))

@@ -9,17 +9,20 @@ LARGE_CORPUS_BYTES, LARGE_CORPUS_VOCABULARY = 200e6, 16_000
 LEAST_USES = 60  # a token of the vocabulary should occur this often in the corpus, on average
 WIDTHS = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
 LAYERS_PER_64 = (0.75, 1.0, 1.5)  # of the width
+LEAST_LAYERS = 4
+MOST_BLOCKS_PER_TOKEN = 12.0  # weights in the blocks, for each token of the corpus
 # Batches grow with the square root of the tokens trained on: larger batches give less noisy gradients.
 BATCH_TOKENS, BATCH_TOKENS_AT = 2048, 3e6
+LEARNING_RATE, LEARNING_RATE_WIDTH = 0.006, 256  # up to this width; wider networks learn at less
 LEAST_BATCH_TOKENS, MOST_BATCH_TOKENS = 1024, 65_536
 
 
 def shapes() -> list[tuple[int, int]]:
-    """Return width and number of layers of networks from 0.1 to about 200 million parameters."""
+    """Return width and number of layers of networks from 0.2 to about 200 million parameters."""
     return [
         (width, layers)
         for width in WIDTHS
-        for layers in sorted({max(2, round(width / 64 * each)) for each in LAYERS_PER_64})
+        for layers in sorted({max(LEAST_LAYERS, round(width / 64 * each)) for each in LAYERS_PER_64})
     ]
 
 
@@ -32,6 +35,24 @@ def batch_size_for(tokens: float, sequence_length: int) -> int:
     wanted = BATCH_TOKENS * math.sqrt(tokens / BATCH_TOKENS_AT)
     batch_tokens = 1 << round(math.log2(min(max(wanted, LEAST_BATCH_TOKENS), MOST_BATCH_TOKENS)))
     return max(1, batch_tokens // sequence_length)
+
+
+def is_too_large(block_parameters: float, unique_tokens: float) -> bool:
+    """Return whether a network could do little more with a text than learn it by heart.
+
+    >>> is_too_large(786_432, 66_000), is_too_large(7_000_000, 66_000)
+    (False, True)
+    """
+    return block_parameters > MOST_BLOCKS_PER_TOKEN * unique_tokens
+
+
+def learning_rate_for(width: int) -> float:
+    """Return the learning rate for a network of this width, at the batches of `batch_size_for`.
+
+    >>> learning_rate_for(128), learning_rate_for(512)
+    (0.006, 0.003)
+    """
+    return round(LEARNING_RATE * min(1.0, LEARNING_RATE_WIDTH / width), 4)
 
 
 def sequence_length_for(minutes: float) -> int:

@@ -106,8 +106,10 @@ class Layers:
             config = Config.model_validate(self._sections())
         except ValidationError as problem:
             raise UsageError(self._complaint(problem)) from None
-        for name, value in quick_limits({name: getattr(config.training, name) for name in LIMITS}).items():
-            setattr(config.training, name, value)
+        usual = {name: getattr(config.training, name) for name in LIMITS}
+        for name, value in quick_limits(usual).items():
+            if value != usual[name]:  # only what is set counts as given
+                setattr(config.training, name, value)
         return config
 
     def build_data(self) -> DataConfig:

@@ -36,6 +36,7 @@ from headrace.run.session.mixture import RunMixture, adopt_mixture
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
 from headrace.run.start.origin import find_origin
+from headrace.run.start.regime import settle_recipe
 from headrace.run.summary import Tally, recall
 from headrace.run.trackers.beside import open_trackers
 from headrace.stages import Stage
@@ -124,6 +125,7 @@ class Pretraining:
         limits = Limits.from_config(config.training, self._steps_per_epoch())
         self.max_steps = limits.steps
         """Steps at which the run ends; None where only time limits it."""
+        self.notices += settle_recipe(config, saved.config if saved else None, limits, self.corpus(), group)
         position = saved.position if saved is not None else Position()
         self.counts = count(config.model, config.training.sequence_length)
         self.run = Run(

@@ -109,7 +109,11 @@ def show_proposal(proposal: Proposal, out: Path) -> None:
         f"  {human_count(exposure.tokens)} tokens in {proposal.minutes:g} minutes at"
         f" {prospect.tokens_per_second:,.0f} tokens/s: {exposure.epochs:.1f} epochs"
     )
-    display.say_markup(f"  expected: about [bold]{prospect.bits_per_byte:.2f}[/] bits per byte on the validation part")
+    low, high = proposal.interval
+    display.say_markup(
+        f"  expected: about [bold]{prospect.bits_per_byte:.2f}[/] bits per byte on the validation part, between"
+        f" {low:.2f} and {high:.2f}"
+    )
     display.say_markup(f"  planned in {human_time(proposal.planning_s)}, with {len(proposal.runs)} short runs")
     for assumption in proposal.assumptions:
         display.say_markup(f"  [dim]assumed: {escape(assumption)}[/]")

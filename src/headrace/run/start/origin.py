@@ -12,6 +12,7 @@ from headrace.machine.device import best_device
 from headrace.models.network import Network, build
 from headrace.run.config import Config
 from headrace.run.records import CheckpointState, StartRecord
+from headrace.run.start.budget import fill_in
 from headrace.run.start.settle import Beginning, resume_model, settle_model
 
 
@@ -41,11 +42,12 @@ class Origin:
 def find_origin(
     config: Config, group: Group, saved: CheckpointState | None, resume_from: Path | None, activity: Activity
 ) -> Origin:
-    """Set the shape of a configuration by the model that it begins from, or as its checkpoint has it."""
+    """Set the shape of a configuration: by the model that it begins from, its time limit, or its checkpoint."""
     if saved is not None and resume_from is not None:
         return Origin(tokenizer=resume_model(config, saved, resume_from), record=saved.continues_from)
     if not config.model.init:
-        return Origin()
+        chosen = fill_in(config, group, activity)
+        return Origin(notices=(chosen,) if chosen else ())
     activity(f"reading the model {config.model.init}")
     beginning = settle_model(config) if group.is_local_main else None  # downloads it, where it comes from the hub
     group.wait_for_all("waiting for each machine to read the model")

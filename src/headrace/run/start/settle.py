@@ -24,6 +24,7 @@ from headrace.models.network import Network
 from headrace.run.config import Config
 from headrace.run.corpus import given_cache
 from headrace.run.records import CheckpointState, StartRecord
+from headrace.run.start.budget import fill_in, fill_in_as_before
 from headrace.run.start.find import TOKENIZER, FoundModel, check_vocabulary, find_model
 
 CHOSEN = {
@@ -68,9 +69,11 @@ class Beginning:
 def settle_model(config: Config) -> Beginning | None:
     """Set the shape, the vocabulary and the tokenizer of a configuration by the model that it begins from.
 
-    None where it begins from random weights. Reads the model's config.json and tokenizer; weights come later.
+    Where it begins from random weights, what is open is set by what the time limit is enough for, and None returned.
+    Reads the model's config.json and tokenizer; weights come later.
     """
     if not config.model.init:
+        fill_in(config)
         return None
     found = find_model(config.model.init)
     tokenizer, pieces = _settle_tokenizer(config, found)
@@ -82,7 +85,7 @@ def settle_model(config: Config) -> Beginning | None:
 
 
 def settled(config: Config) -> Config:
-    """Return a copy of a configuration with the shape of the model that it begins from; without one, as it is."""
+    """Return a copy of a configuration with the shape of the model that it begins from, or that is chosen for it."""
     copy = config.model_copy(deep=True)
     settle_model(copy)
     return copy
@@ -95,6 +98,7 @@ def resume_model(config: Config, saved: CheckpointState, checkpoint: Path) -> To
     """
     before = saved.config.model
     if not before.init:
+        fill_in_as_before(config, saved.config)
         return None
     given = {name: getattr(config.model, name) for name in config.model.model_fields_set}
     is_open = {name for name, value in given.items() if value == 0 and not isinstance(value, bool)}

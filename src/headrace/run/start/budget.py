@@ -1,0 +1,212 @@
+"""What a time limit is enough for: the network, its vocabulary, the windows and the batch, where none is given.
+
+The law of the loss (perf/loss_law.py) says which network should end lowest after the time that there is, and the pace
+of this machine how much text each would see. Nothing is tried out: it takes less than a second. `headrace plan
+--minutes` tries some candidates and is surer (docs/design/budget.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.activity import Activity, ignore
+from headrace.data.corpus.segments import divide_corpus
+from headrace.distributed.group import ALONE, Group
+from headrace.machine.hardware import available_memory_bytes
+from headrace.machine.measure import PRECISIONS
+from headrace.machine.peak import measure_peak_flops
+from headrace.perf.loss_law import Law
+from headrace.perf.pace import Pace, Prospect, foresee, usual_pace
+from headrace.perf.search_space import (
+    expected_bytes_per_token,
+    learning_rate_for,
+    sequence_length_for,
+    shapes,
+    vocabularies_for,
+)
+from headrace.run.config import Config
+from headrace.run.corpus import expected_vocabulary, given_cache, training_sources
+from headrace.run.machine import remembered_machine
+from headrace.run.memory import count_memory
+from headrace.training.execution import Execution
+from headrace.training.optimizers.assignment import update_flops
+from headrace.training.schedule import DEFAULT_MINUTES
+from headrace.units import human_count, human_time
+
+SHAPE = {"d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff", "init"}
+"""Keys of `model` of which each says that the network is not to be chosen."""
+CHOOSABLE = ("model.d_model", "model.num_layers", "data.tokenizer", "training.max_length", "training.batch_size",
+             "training.learning_rate")  # fmt: skip
+"""What is chosen, as far as it is not given."""
+TRAINING_SHARE = 0.95  # of the time limit; the rest is for evaluations and saving
+MEMORY_SHARE = 0.8  # of the free memory that a network may take
+QUICK_PEAK_S = 0.2
+"""Seconds that measuring the peak takes where it is not remembered: a choice among shapes need not be exact."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was chosen for a time limit, and what is expected of it."""
+
+    values: dict[str, Any]
+    """Values by dotted key, of the keys that were open."""
+    minutes: float
+    prospect: Prospect
+
+    def sentence(self) -> str:
+        """Say what was chosen, and why."""
+        exposure = self.prospect.exposure
+        chosen = " ".join(f"{key.partition('.')[2]}={value}" for key, value in self.values.items())
+        return (
+            f"chosen for {human_time(60 * self.minutes)} on this machine: {chosen} ({human_count(exposure.parameters)}"
+            f" parameters, about {human_count(exposure.tokens)} tokens, {exposure.epochs:.1f} epochs)"
+        )
+
+
+def fill_in(config: Config, group: Group = ALONE, activity: Activity = ignore) -> str:
+    """Set what a configuration leaves open by what its time limit is enough for; say what, or nothing.
+
+    Of a group, rank 0 chooses for all.
+    """
+    if not is_open(config):
+        return ""
+    activity("choosing the network for the time limit")
+    chosen = choose(config, group.num_machines) if group.is_main else None
+    found: list[Any] = [chosen.values, chosen.sentence()] if chosen else [{}, ""]
+    values, sentence = group.from_main(found, "choosing the network for the time limit")
+    for key, value in values.items():
+        set_value(config, key, value)
+    return sentence
+
+
+def fill_in_as_before(config: Config, before: Config) -> None:
+    """Set what a configuration leaves open as a run has it that is resumed."""
+    if not is_open(config):
+        return
+    for key in CHOOSABLE:
+        if not is_given(config, key):
+            set_value(config, key, get_value(before, key))
+
+
+def is_open(config: Config) -> bool:
+    """Return whether time limits a run, and nothing is said about its network."""
+    training = config.training
+    is_timed = training.max_minutes > 0 or not (training.max_steps or training.num_epochs)
+    return is_timed and not config.model.model_fields_set & SHAPE
+
+
+def choose(config: Config, num_machines: int = 1) -> Chosen:
+    """Choose the network that should end lowest, of those that fit the memory."""
+    config = config.model_copy(deep=True)
+    minutes = config.training.max_minutes or DEFAULT_MINUTES
+    corpus = _Corpus.of(config)
+    pace = machine_pace(num_machines)
+    found = [(_foresee(config, values, corpus, pace, 60 * minutes), values) for values in _candidates(config, corpus)]
+    free = MEMORY_SHARE * available_memory_bytes()
+    found.sort(key=lambda one: (one[0].is_too_large, one[0].bits_per_byte))
+    for prospect, values in found:
+        values = {**values, "training.batch_size": prospect.batch_size}
+        if count_memory(_with(config, values), Execution(1), 0).total <= free:
+            break
+    open_values = {key: value for key, value in values.items() if not is_given(config, key)}
+    return Chosen(open_values, minutes, prospect)
+
+
+def is_given(config: Config, key: str) -> bool:
+    """Return whether a value was given, and is not the default."""
+    section, _, name = key.partition(".")
+    return name in getattr(config, section).model_fields_set
+
+
+def get_value(config: Config, key: str) -> Any:
+    """Return the value of a dotted key."""
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
+
+
+def set_value(config: Config, key: str, value: Any) -> None:
+    """Set the value of a dotted key."""
+    section, _, name = key.partition(".")
+    setattr(getattr(config, section), name, value)
+
+
+def machine_pace(num_machines: int = 1) -> Pace:
+    """Return the pace at which this machine should train, by its peak: the remembered one, or a quick measurement."""
+    known = remembered_machine()
+    if known is not None:
+        peak = max(rate for rates in known.measurements.matmul_flops.values() for rate in rates.values())
+    else:
+        peak = max(measure_peak_flops(dtype, QUICK_PEAK_S) for dtype in PRECISIONS.values())
+    return usual_pace(num_machines * peak)
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """What a choice needs to know of a text before it is tokenised."""
+
+    num_bytes: float
+    """Bytes of the training part."""
+    tokenizer: str
+    """The tokenizer that is given; empty: open."""
+    vocab_size: int
+    """The size of its vocabulary; 0: open."""
+
+    @classmethod
+    def of(cls, config: Config) -> _Corpus:
+        cache = given_cache(config)
+        segments = cache.segments if cache else divide_corpus(training_sources(config))
+        share = 1.0 if config.data.validation_sources else 1 - config.data.validation_fraction
+        spec, size = config.data.tokenizer, config.model.vocab_size
+        if cache is not None:
+            size = cache.tokenizer.vocab_size
+        elif spec and not size:
+            size = expected_vocabulary(spec)
+        return cls(share * sum(segment.nbytes for segment in segments), spec, size)
+
+    def bytes_per_token(self, vocab_size: int) -> float:
+        return 1.0 if self.tokenizer in ("byte", "char") else expected_bytes_per_token(vocab_size)
+
+
+def _candidates(config: Config, corpus: _Corpus) -> Iterator[dict[str, Any]]:
+    """Yield the values of every network that is worth thinking of, as far as the given values leave a choice."""
+    minutes = config.training.max_minutes or DEFAULT_MINUTES
+    is_length_given = is_given(config, "training.max_length")
+    length = config.training.max_length if is_length_given else sequence_length_for(minutes)
+    for size in [corpus.vocab_size] if corpus.vocab_size else vocabularies_for(corpus.num_bytes):
+        for width, layers in shapes():
+            values = {
+                "model.d_model": width,
+                "model.num_layers": layers,
+                "training.max_length": length,
+                "training.learning_rate": learning_rate_for(width),
+            }
+            yield values if corpus.vocab_size else {**values, "data.tokenizer": f"bpe:{size}"}
+
+
+def _with(config: Config, values: dict[str, Any]) -> Config:
+    """Return a copy of a configuration with these values."""
+    changed = config.model_copy(deep=True)
+    for key, value in values.items():
+        set_value(changed, key, value)
+    return changed
+
+
+def _foresee(config: Config, values: dict[str, Any], corpus: _Corpus, pace: Pace, seconds: float) -> Prospect:
+    """Estimate what a candidate reaches in the time."""
+    candidate = _with(config, values)
+    model, training = candidate.model, candidate.training
+    model.vocab_size = corpus.vocab_size or expected_vocabulary(candidate.data.tokenizer)
+    bytes_per_token = corpus.bytes_per_token(model.vocab_size)
+    return foresee(
+        model,
+        training.sequence_length,
+        update_flops(model, training.optimizer, Execution.from_config(training).dtype),
+        max(1.0, corpus.num_bytes / bytes_per_token),
+        bytes_per_token,
+        TRAINING_SHARE * seconds,
+        pace,
+        Law(),
+        training.batch_size if is_given(config, "training.batch_size") else 0,
+    )

@@ -1,0 +1,148 @@
+"""What a time limit is enough for: a network that is chosen without trials, and overruled by any key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.distributed.group import Group
+from headrace.errors import CorpusError
+from headrace.jobs.config import CHOSEN_LATER, resolve
+from headrace.jobs.train import run_to_the_end
+from headrace.perf.pace import usual_pace
+from headrace.run.config import Config, Layers
+from headrace.run.pretraining import Pretraining
+from headrace.run.start import budget
+from headrace.run.start.budget import CHOOSABLE, Chosen, choose, fill_in, get_value, is_open
+from headrace.units import human_time
+from tests.conftest import make_text
+
+PEAK = 4e11
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A text, on a machine whose speed is known."""
+    monkeypatch.setattr(budget, "machine_pace", lambda num_machines=1: usual_pace(num_machines * PEAK))
+    path = tmp_path / "corpus.txt"
+    path.write_text(make_text(300_000))
+    return path
+
+
+@pytest.fixture
+def much_text(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, as if it were a gigabyte."""
+    monkeypatch.setattr(budget, "divide_corpus", lambda _: [SimpleNamespace(nbytes=10**9)])
+    return corpus
+
+
+def configured(corpus: Path, **values: Any) -> Config:
+    layers = Layers()
+    layers.add({"data.sources": [str(corpus)]}, "the call")
+    layers.add({key.replace("__", "."): value for key, value in values.items()}, "the call")
+    return layers.build()
+
+
+def parameters(chosen: Chosen) -> float:
+    return chosen.prospect.exposure.parameters
+
+
+def test_more_time_means_a_larger_network(much_text: Path) -> None:
+    short, long = (choose(configured(much_text, training__max_minutes=minutes)) for minutes in (1, 60))
+    assert parameters(short) < parameters(long)
+    assert short.values.keys() == set(CHOOSABLE)
+    assert short.sentence().startswith(f"chosen for {human_time(60)} on this machine: d_model=")
+
+
+def test_a_faster_machine_gets_a_larger_network_in_equal_time(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(much_text, training__max_minutes=2)
+    here = choose(config)
+    monkeypatch.setattr(budget, "machine_pace", lambda num_machines=1: usual_pace(30 * PEAK))
+    assert parameters(choose(config)) > parameters(here)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model__d_model": 64},
+        {"model__num_layers": 2},
+        {"training__max_steps": 10},
+        {"training__num_epochs": 1},
+    ],
+)
+def test_a_given_shape_or_a_limit_of_another_kind_leaves_nothing_to_choose(
+    corpus: Path, values: dict[str, object]
+) -> None:
+    config = configured(corpus, **values)
+    assert not is_open(config)
+    assert fill_in(config) == ""
+    assert config == configured(corpus, **values)
+
+
+def test_without_any_limit_the_default_of_ten_minutes_counts(corpus: Path) -> None:
+    config = configured(corpus)
+    assert human_time(600) in fill_in(config)
+
+
+def test_what_is_given_stays_and_the_rest_follows_from_it(corpus: Path) -> None:
+    config = configured(
+        corpus, training__max_minutes=5, training__batch_size=3, training__max_length=40, data__tokenizer="byte"
+    )
+    fill_in(config)
+    assert (config.training.batch_size, config.training.max_length, config.data.tokenizer) == (3, 40, "byte")
+    assert not is_open(config)
+
+
+def test_in_a_group_rank_0_chooses_for_all(corpus: Path) -> None:
+    class Other(Group):
+        is_main = False
+
+        def from_main(self, value: Any, doing: str) -> Any:
+            assert value == [{}, ""]
+            return [{"model.d_model": 72, "model.num_layers": 5}, "chosen elsewhere"]
+
+    config = configured(corpus)
+    assert fill_in(config, Other()) == "chosen elsewhere"
+    assert (config.model.d_model, config.model.num_layers) == (72, 5)
+
+
+def test_a_network_that_does_not_fit_the_memory_is_not_chosen(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(much_text, training__max_minutes=600)
+    large = choose(config)
+    monkeypatch.setattr(budget, "available_memory_bytes", lambda: 60 << 20)
+    assert parameters(choose(config)) < parameters(large)
+
+
+def test_a_small_text_gets_a_small_network_however_long_it_may_take(corpus: Path) -> None:
+    long = choose(configured(corpus, training__max_minutes=600))
+    assert long.prospect.exposure.block_parameters < 1e6
+
+
+def test_a_run_says_what_was_chosen_and_a_resumed_one_keeps_it(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = corpus.parent / "run"
+    config = configured(corpus, training__max_minutes=0.02, run__out=str(out), run__resume="auto")
+    with Pretraining(config) as pretraining:
+        assert any(notice.startswith("chosen for") for notice in pretraining.notices)
+        chosen = pretraining.config
+        run_to_the_end(pretraining)
+    recorded = json.loads((out / "config.json").read_bytes())
+    assert recorded["model"]["d_model"] == chosen.model.d_model
+    monkeypatch.setattr(budget, "machine_pace", lambda num_machines=1: usual_pace(1000 * PEAK))
+    with Pretraining(configured(corpus, training__max_minutes=0.03, run__out=str(out), run__resume="auto")) as again:
+        assert [get_value(again.config, key) for key in CHOOSABLE] == [get_value(chosen, key) for key in CHOOSABLE]
+
+
+def test_the_resolved_configuration_shows_what_would_be_chosen(corpus: Path) -> None:
+    layers = Layers()
+    layers.add({"data.sources": [str(corpus)], "training.max_minutes": 1}, "the call")
+    wide = choose(layers.build()).values["model.d_model"]
+    setting = resolve(layers)["model.d_model"]
+    assert (setting.used, setting.origin) == (wide, "default")
+    layers.add({"data.sources": ["not-there.txt"]}, "the call")
+    assert resolve(layers)["model.d_model"].used == CHOSEN_LATER
+    with pytest.raises(CorpusError):
+        fill_in(layers.build())

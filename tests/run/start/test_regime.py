@@ -1,0 +1,77 @@
+"""The regime of a run: the recipe follows from how often the text comes round, unless a key says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.distributed.group import ALONE, Group
+from headrace.jobs.train import run_to_the_end
+from headrace.perf.pace import usual_pace
+from headrace.run.config import Config
+from headrace.run.pretraining import Pretraining
+from headrace.run.start import regime
+from headrace.run.start.regime import REGIMES, expected_tokens, settle_recipe
+from headrace.training.config import TrainingConfig
+from headrace.training.schedule import Limits
+from tests.run.tiny_run import configured, fresh_corpus
+
+CORPUS = {"epoch_tokens": 10_000.0, "bytes": 30_000, "vocab_size": 512}
+DEFAULT = TrainingConfig().weight_decay
+
+
+def settled(epochs: float, **training: Any) -> tuple[Config, list[str]]:
+    config = Config(training=TrainingConfig(batch_size=1, max_length=100, **training))
+    config.model.vocab_size = 512
+    limits = Limits(steps=round(epochs * 100), seconds=None)
+    return config, settle_recipe(config, None, limits, CORPUS, ALONE)
+
+
+def test_text_that_comes_round_often_is_held_against_by_weight_decay() -> None:
+    found = [settled(epochs) for epochs in (0.5, 6, 200)]
+    assert [config.training.weight_decay for config, _ in found] == [
+        one.values.get("training.weight_decay", DEFAULT) for one in REGIMES
+    ]
+    assert [said[0].split()[1] for _, said in found] == ["0.5", "6.0", "200"]
+    assert "a few epochs, weight_decay=" in found[1][1][0]
+
+
+def test_a_given_key_overrules_the_regime() -> None:
+    config, (said,) = settled(6, weight_decay=DEFAULT)
+    assert config.training.weight_decay == DEFAULT
+    assert said.endswith("the recipe for a few epochs")
+
+
+def test_a_time_limit_means_as_many_tokens_as_the_machine_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config()
+    config.model.vocab_size = 512
+    monkeypatch.setattr(regime, "machine_pace", lambda machines: usual_pace(machines * 1e11))
+    one, two = (expected_tokens(config, Limits(None, 60.0), machines) for machines in (1, 2))
+    assert one < two
+    tokens_per_update = config.training.tokens_per_update
+    assert expected_tokens(config, Limits(3, 60.0), 1) == 3 * tokens_per_update, "the first limit counts"
+
+
+def test_in_a_group_all_take_what_rank_0_counted() -> None:
+    class Other(Group):
+        is_main = False
+
+        def from_main(self, value: Any, doing: str) -> Any:
+            return 50.0
+
+    config = Config()
+    settle_recipe(config, None, Limits(1, None), CORPUS, Other())
+    assert config.training.weight_decay == REGIMES[-1].values["training.weight_decay"]
+
+
+def test_a_resumed_run_keeps_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = fresh_corpus(tmp_path, monkeypatch)
+    with Pretraining(configured(corpus, "run", **{"training.max_steps": 2})) as first:
+        run_to_the_end(first)
+        began_with = first.config.training.weight_decay
+    more = {"training.max_steps": 100_000, "run.resume": True}
+    with Pretraining(configured(corpus, "run", **more)) as resumed:
+        assert resumed.config.training.weight_decay == began_with
+        assert not any("the recipe for" in notice for notice in resumed.notices)
