@@ -78,7 +78,7 @@ def fill_in(config: Config, group: Group = ALONE, activity: Activity = ignore) -
     values, sentence = group.from_main(found, "choosing the network for the time limit")
     for key, value in values.items():
         set_value(config, key, value)
-    return sentence
+    return str(sentence)
 
 
 def fill_in_as_before(config: Config, before: Config) -> None:
