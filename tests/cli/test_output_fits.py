@@ -51,3 +51,13 @@ def test_scale(terminal_of: Attach) -> None:
     rows = terminal.all_rows()
     assert rows[0].startswith("best: 4 proc. x 4 threads")
     assert sum("projected" in row and "1,024 processes" in row for row in rows) == 1
+    assert "may be as far off" not in "\n".join(rows)
+
+
+def test_scale_doubts_a_projection_that_the_measurement_does_not_bear_out(terminal_of: Attach) -> None:
+    result = scaling({Way(1, 1): 23_482.0, Way(1, 2): 36_682.0, Way(2, 1): 17_446.0})
+    result.measured[2].speedup, result.measured[2].expected_speedup = 0.74, 1.69
+    result.projected = [Projected(4, 32, False, 60_349.0, 2.57, 64.0)]
+    terminal = terminal_of(80, 60)
+    show_scaling(result)
+    assert "2 processes reached 44% of the expected speed" in " ".join("\n".join(terminal.all_rows()).split())

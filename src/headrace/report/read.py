@@ -160,6 +160,12 @@ class RunRecord:
         return round(len(self.metrics) / times) if times else None
 
     @property
+    def is_to_be_evaluated(self) -> bool:
+        """Return whether a run that goes on, and was not evaluated yet, will be."""
+        data = self.config.data
+        return self.is_running and not self.evaluations and bool(data.validation_fraction or data.validation_sources)
+
+    @property
     def machine_memory_bytes(self) -> int | None:
         return self.environment.memory_bytes
 
@@ -190,9 +196,9 @@ def read_run(folder: Path) -> RunRecord:
     summary = _read_part(folder / "summary.json", Run, notes)
     is_running = RunFolder(str(folder)).is_in_use
     if is_running:
-        notes.append(f"still running: everything here is so far, at step {metrics[-1].step:,}")
+        notes.append(f"still running: all figures are up to step {metrics[-1].step:,}")
     elif summary is None:
-        notes.append(f"did not end by itself: everything here is up to step {metrics[-1].step:,}")
+        notes.append(f"did not end by itself: all figures are up to step {metrics[-1].step:,}")
     return RunRecord(
         name=folder.resolve().name,
         folder=folder,
