@@ -1,4 +1,4 @@
-"""What `tune`, `plan` and `scale` print fits a terminal of 80 columns, and begins with the verdict."""
+"""What `tune`, `plan`, `scale` and `bench` print fits a terminal of 80 columns, and begins with the verdict."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.bench.peer import Result
+from headrace.cli.commands.bench import LOADER_COLUMNS, show_results
 from headrace.cli.commands.plan import show_plan
 from headrace.cli.commands.scale import show_scaling
 from headrace.cli.commands.tune import show_tuning
@@ -39,6 +41,22 @@ def test_plan(tmp_path: Path, terminal_of: Attach) -> None:
     assert terminal.longest_line() <= 80
     assert "tokens/s predicted" in terminal.all_rows()[0]
     assert "it fits" in terminal.all_rows()[0]
+
+
+def test_bench(terminal_of: Attach) -> None:
+    """Columns that do not fit go into a further table; no figure is cut."""
+    values = {"tokens_per_second": 1_166.8e6, "headrace_is": 180.06, "cpu_s_per_million_tokens": 0.0015}
+    values |= {"first_batch_s": 0.74, "data_wait_percent": 0.1, "peak_memory_bytes": 541e6, "prepare_s": 0.6}
+    results = [Result(name, "2.13.0+cpu", values=values) for name in ("headrace-cache", "mosaicml-streaming")]
+    terminal = terminal_of(80, 60)
+    show_results("Loaders", results, LOADER_COLUMNS, "tokens_per_second")
+    assert terminal.longest_line() <= 80
+    text = "\n".join(terminal.all_rows())
+    assert "…" not in text
+    assert [row.split()[1:] for row in terminal.all_rows() if row.startswith("mosaicml")] == [
+        ["2.13.0+cpu", "1,166.8", "180.06", "0.74", "0.1", "0.0015"],
+        ["541", "0.6", "-", "-"],
+    ]
 
 
 def test_scale(terminal_of: Attach) -> None:
