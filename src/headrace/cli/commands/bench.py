@@ -157,9 +157,12 @@ def show_results(title: str, results: list[Result], columns: list[Column], measu
     """Print the table, the peers that are missing or failed, and bars on a logarithmic scale."""
     done = [result for result in results if result.status == "ok"]
     display.out.print(f"[bold]{escape(title)}[/]")
-    for table in _tables(done, columns, display.out.width if display.out.is_terminal else WIDTH) if done else ():
+    before = display.out.width
+    display.out.width = before if display.out.is_terminal else WIDTH
+    for table in _tables(done, columns, display.out.width) if done else ():
         display.out.print()
         display.out.print(table)
+    display.out.width = before
     display.out.print()
     for result in results:
         if result.status != "ok":
