@@ -69,6 +69,18 @@ def test_a_run_that_goes_on_does_not_tell_what_is_not_known_yet(tmp_path: Path) 
     assert "No text was held out to validate on." in text_of(folder)
 
 
+def test_the_processor_is_not_busier_than_it_can_be(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    before = read_run(folder).cpu_cores
+
+    def measure_the_peak(line: dict[str, Any]) -> None:
+        line["cpu_s"] += 9.0 * (line["step"] > 20)  # between two steps, and no part of the training time
+
+    rewrite(folder, measure_the_peak)
+    assert before == pytest.approx(1.8)
+    assert read_run(folder).cpu_cores == pytest.approx(1.8)
+
+
 def test_what_came_once_is_not_to_come_half_as_often(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", evaluation=0.5)
 

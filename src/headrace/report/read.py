@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,7 @@ from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 
 DONE_SECONDS = 1e-4  # a stage that was not due takes less
+ROUNDED_SECONDS = 0.02  # what rounding may add to the processor time between two steps
 
 Part = TypeVar("Part")
 
@@ -143,13 +145,15 @@ class RunRecord:
     def cpu_intervals(self) -> list[tuple[int, float, float]]:
         """Return for each pair of neighbouring steps the later one, the processor time and the wall time between them.
 
-        A resumed run counts its processor time anew: the pair around that moment is left out.
+        A resumed run counts its processor time anew: the pair around that moment is left out. So is one with more
+        processor time than the cores can have given: it measured the peak, which is no part of the training time.
         """
+        most = 2 * (self.environment.cores or math.inf)  # a core may run two threads
         timed = [(record.step, record.cpu_s, record.elapsed_s) for record in self.metrics if record.cpu_s is not None]
         return [
             (step, cpu_s - cpu_before_s, elapsed_s - before_s)
             for (_, cpu_before_s, before_s), (step, cpu_s, elapsed_s) in pairwise(timed)
-            if cpu_s >= cpu_before_s
+            if 0 <= cpu_s - cpu_before_s <= most * (elapsed_s - before_s) + ROUNDED_SECONDS
         ]
 
     def steps_between(self, stage: str) -> int | None:
