@@ -126,9 +126,7 @@ def _show_legend(result: Scaling) -> None:
         )
     missed = _missed_expectation(result)
     if result.projected and missed:
-        legend.append(
-            f"{missed}: projections, computed in the same way, may be as far off. Measure again on an idle machine"
-        )
+        legend.append(f"{missed}: projections, which are computed in the same way, may be as far off")
     grown = [f"{row.batch_size} for {row.processes}" for row in result.projected if row.is_batch_grown]
     if grown:
         legend.append(f"projected with larger batches, which the processes can divide: {', '.join(grown)} processes")
