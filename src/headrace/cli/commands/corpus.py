@@ -158,8 +158,8 @@ def inspect(
             options = options_of(config)
     else:
         cache = Cache.open(folder)
-    given = {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed, "shuffle": shuffle}
-    given |= {"packing": packing, "split": split, "validation_fraction": validation_fraction}
+    given: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed}
+    given |= {"shuffle": shuffle, "packing": packing, "split": split, "validation_fraction": validation_fraction}
     given["weights"] = _parse_weights(weights)
     result: dict[str, Any] = {"cache": str(cache.path)}
     if verify:
