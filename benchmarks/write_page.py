@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def main() -> None:
     machine = results[0]["machine"]
     memory = machine["memory_bytes"] / 2**30
     where = f"{machine['processor']}, {machine['cores']} cores, {memory:.0f} GiB; {machine['platform']}"
-    lines = [INTRODUCTION, f"Machine: {where}; Python {machine['python']}.", ""]
+    lines = [INTRODUCTION, f"Measured on {date.today()}. Machine: {where}; Python {machine['python']}.", ""]
     for result in results:
         lines += part(result)
     text = "\n".join(lines)

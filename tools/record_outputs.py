@@ -1,6 +1,6 @@
 """Run every command once on a small text and keep what it printed in docs/reference/outputs/.
 
-python tools/record_outputs.py TEXT [NAME...]      # all commands take about ten minutes; names: only these
+python tools/record_outputs.py TEXT [NAME...]      # all commands take about five minutes; names: only these
 
 tools/write_reference.py then puts them on the page of commands.
 """
@@ -40,11 +40,22 @@ EXAMPLES = {
 
 SERVERS = {"serve", "watch"}
 """Commands that go on until Ctrl-C, which they get after SERVER_SECONDS."""
-SERVER_SECONDS = 20
+SERVER_SECONDS = 12
+NEEDS = {"inspect": "prepare", **dict.fromkeys(("generate", "export", "push", "report", "watch", "serve"), "train")}
+"""Commands that need what another has written: it is run first, and not recorded unless it was named too."""
 
 
 def record(name: str, folder: Path) -> None:
-    """Run one example in the folder and keep its command and its output."""
+    """Keep the command and the output of one example, run in the folder."""
+    lines = run(name, folder)
+    shown = lines if len(lines) <= 45 else [*lines[:20], "…", *lines[-24:]]
+    OUTPUTS.mkdir(parents=True, exist_ok=True)
+    (OUTPUTS / f"{name}.txt").write_text("\n".join([f"$ headrace {EXAMPLES[name]}", *shown]) + "\n", encoding="utf-8")
+    print(name, flush=True)
+
+
+def run(name: str, folder: Path) -> list[str]:
+    """Run one example in the folder; return the lines that it printed."""
     command = [sys.executable, "-m", "headrace", *EXAMPLES[name].split()]
     environment = {**os.environ, "COLUMNS": COLUMNS, "TERM": "dumb"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -56,11 +67,7 @@ def record(name: str, folder: Path) -> None:
             out, err = process.communicate()
     if process.returncode and name not in SERVERS:
         sys.exit(f"headrace {EXAMPLES[name]}: {err[-2000:]}")
-    lines = [line.rstrip() for line in (err + out).splitlines()]
-    shown = lines if len(lines) <= 45 else [*lines[:20], "…", *lines[-24:]]
-    OUTPUTS.mkdir(parents=True, exist_ok=True)
-    (OUTPUTS / f"{name}.txt").write_text("\n".join([f"$ headrace {EXAMPLES[name]}", *shown]) + "\n", encoding="utf-8")
-    print(name, flush=True)
+    return [line.rstrip() for line in (err + out).splitlines()]
 
 
 def main() -> None:
@@ -68,6 +75,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(sys.argv[1], Path(folder) / "shakespeare.txt")
         os.environ["HEADRACE_CACHE"] = f"{folder}/user-cache"
+        for need in sorted({NEEDS[name] for name in wanted if name in NEEDS} - set(wanted)):
+            run(need, Path(folder))
         for name in wanted:
             record(name, Path(folder))
 

@@ -140,6 +140,12 @@ def pointed_to(place: Path) -> str | None:
     return place.read_text(encoding="utf-8", errors="replace")[:_LONGEST_NAME] if place.is_file() else None
 
 
+def resolved_here(path: Path) -> Path:
+    """Return where a path leads when all links are followed, relative to the current folder if it lies below it."""
+    whole, here = path.resolve(), Path.cwd().resolve()
+    return whole.relative_to(here) if here in whole.parents else whole
+
+
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
     """Refuse a folder in which one of these names is a link: writing through it would change something outside."""
     for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 UNKNOWN = "unknown"
+NOT_YET = "not yet"
 """What stands where a number was not measured."""
 
 

@@ -16,6 +16,7 @@ import headrace as hr
 from headrace.sizes import parse_size
 from tests.cli.terminal import output_of
 from tests.conftest import make_text
+from tests.run.tiny_run import settings
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -62,6 +63,32 @@ def test_inspect_a_step(command: Command, tmp_path: Path) -> None:
     text = "".join(span["text"] for span in rows[0]["spans"])
     assert text.startswith(cache.tokenizer.decode(batch.inputs[0])[:8])
     assert str(tmp_path / "a.txt") in out
+
+
+def test_inspect_a_run(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text(make_text(20_000))
+    hr.train(**settings(Path("a.txt"), Path("runs/one"), **{"training.max_steps": 2, "training.seed": 7}))
+    code, out, err = command("inspect", "--step", 1, "--json")
+    assert code == 0, err
+    assert "using runs/one, the newest run" in err
+    rows = json.loads(out.splitlines()[-1])["rows"]
+    with hr.Loader("cache", 4, 32, seed=7, split="train", validation_fraction=0.05) as loader:
+        loader.seek(1)
+        batch = next(loader)
+        first = loader.cache.tokenizer.decode(batch.inputs[0])
+    assert len(rows) == 4
+    assert "".join(span["text"] for span in rows[0]["spans"]).startswith(first[:8])
+    found = json.loads(command("inspect", "runs/one", "--json")[1].splitlines()[-1])
+    assert (found["cache"], found["chunking"]["sequence_length"]) == ("cache", 32)
+    assert command("inspect", "runs/one", "--verify")[0] == 0
+    Path("a.txt").write_text(make_text(10_000))
+    hr.prepare("a.txt", tokenizer="byte", out="cache")
+    code, _, err = command("inspect", "runs/one")
+    assert (code, "cache: holds other text now" in err) == (1, True)
+    Path("runs/one/corpus.json").unlink()
+    code, _, err = command("inspect", "runs/one")
+    assert (code, "does not say where its tokens are" in err) == (1, True)
 
 
 def test_several_sources_are_listed(command: Command, tmp_path: Path) -> None:

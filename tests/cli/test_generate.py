@@ -78,6 +78,45 @@ def test_a_conversation_in_a_terminal(run: Path) -> None:
     assert b"Traceback" not in shown
 
 
+def test_the_newest_run_is_used_where_none_is_named(
+    command: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--prompt", "the ", "--max-tokens", 2, "--json")
+    code, out, err = command("generate", *options)
+    assert (code, out) == (1, "")
+    assert "runs/last: no such run here. Name a run, or make one with: headrace train" in err
+    (tmp_path / "runs").mkdir()
+    run.rename(tmp_path / "runs" / "one")
+    try:
+        (tmp_path / "runs" / "last").symlink_to("one")
+        code, out, err = command("generate", *options)
+        assert code == 0, err
+        assert "using runs/one, the newest run" in err
+        assert json.loads(out.splitlines()[-1])["run"] == "runs/one"
+        code, out, err = command("export", "--gguf", "--json")
+        assert code == 0, err
+        assert "using runs/one, the newest run" in err
+        assert json.loads(out.splitlines()[-1])["gguf"] == "runs/one/gguf/one-f32.gguf"
+    finally:
+        (tmp_path / "runs" / "one").rename(run)
+
+
+def test_a_text_in_the_place_of_a_run_is_answered_with_the_option_for_it(command: Command) -> None:
+    for text in ("Once upon a time", "ROMEO:"):
+        code, out, err = command("generate", text)
+        assert (code, out) == (2, "")
+        assert f"{text}: no such run. A text to continue goes behind --prompt: headrace generate --prompt" in err
+    code, _, err = command("generate", "runs/nothing")
+    assert (code, "--prompt" in err, "runs/nothing: no such run" in err) == (1, False, True)
+
+
+def test_pushing_names_what_is_made_public(command: Command) -> None:
+    code, _, err = command("push", "me/name", "--license", "mit")
+    assert code == 2
+    assert "push: name the run and the repository, such as: headrace push runs/last OWNER/NAME" in err
+
+
 def test_generating_from_python(run: Path) -> None:
     one = hr.generate(run, "the ", max_tokens=4, seed=3)
     assert hr.generate(run, ["the ", "river "], max_tokens=4, seed=3)[0] == one

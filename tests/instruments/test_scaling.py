@@ -172,8 +172,9 @@ def test_larger_numbers_are_projected_and_marked(
     monkeypatch.setattr("headrace.instruments.scaling._run", run)
     monkeypatch.setattr(job, "usable_cores", lambda: [0, 1])
     options = ("model.d_model=32", "model.num_heads=2", "training.batch_size=16", "training.precision=float32")
-    code, out, _ = command("scale", "--preset", "demo", *options, "--project", "64, 4", "--json")
+    code, out, said = command("scale", "--preset", "demo", *options, "--project", "64, 4", "--json")
     assert code == 0
+    assert "Measuring: 2 processes, round 3 of 3" in said
     *shown, last = out.strip().splitlines()
     assert shown[0].startswith("best: ")
     assert max(map(len, shown)) <= 400, "one line for each remark where there is no terminal"

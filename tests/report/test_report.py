@@ -116,7 +116,9 @@ def test_measured_scaling_is_shown(tmp_path: Path) -> None:
     environment = json.loads((run / "environment.json").read_text())
     (run / "environment.json").write_text(json.dumps({**environment, "scaling": scaling}))
     page = Tags(report([run]))
-    assert all(figure in page.text for figure in ("2 x 1", "1,234", "1.91", "95%", "300.0 MiB", "1.3%")), page.text
+    assert all(figure in page.text for figure in ("2 processes", "1,234", "1.91", "95%", "300.0 MiB", "1.3%")), (
+        page.text
+    )
 
 
 def test_markdown_is_plain(tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_broken_runs(tmp_path: Path) -> None:
         file.write('{"step": 41, "lo')
     assert "line 41 of metrics.jsonl is torn" in report([folder])
     with RunFolder(str(folder)).lock():
-        assert "still running: everything here is so far, at step 40" in report([folder])
+        assert "still running: all figures are up to step 40" in report([folder])
     assert "still running" not in report([folder])
     for name in ("summary.json", "corpus.json", "ledger.json", "samples.txt", "environment.json"):
         (folder / name).unlink()
@@ -202,10 +204,11 @@ def test_the_last_run_is_taken_where_none_is_named(
     monkeypatch.chdir(tmp_path)
     code, _, err = command("report")
     assert code == 1
-    assert "runs/last: no such run directory" in err
+    assert "runs/last: no such run here. Name a run, or make one with: headrace train" in err
     write_run(tmp_path / "runs" / "one")
     (tmp_path / "runs" / "last").symlink_to("one")
-    code, out, _ = command("report")
+    code, out, err = command("report")
     assert code == 0
-    assert out.strip() == "runs/last/report.html"
+    assert "using runs/one, the newest run" in err
+    assert out.strip() == "runs/one/report.html"
     assert "headrace: one" in (tmp_path / "runs" / "one" / "report.html").read_text()

@@ -12,6 +12,7 @@ import pytest
 from headrace.report import report
 from headrace.report.blocks import Command, Table
 from headrace.report.comparison import differences
+from headrace.report.performance import pipeline
 from headrace.report.progress import course, loss_progression
 from headrace.report.read import read_run
 from headrace.report.recommendations import recommendations
@@ -50,6 +51,52 @@ def test_the_loss_in_the_headline_is_not_that_of_one_batch(tmp_path: Path) -> No
     assert "'9.000'" not in text_of(folder)
 
 
+def test_a_run_that_goes_on_does_not_tell_what_is_not_known_yet(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    rewrite(folder, lambda line: [line.pop(key, None) for key in ("validation_loss", "validation_bits_per_byte")])  # type: ignore[func-returns-value]
+    configure(folder, "training", threads=0)
+    configure(folder, "data", validation_fraction=0.1)
+    (folder / "corpus.json").unlink()
+    with RunFolder(str(folder)).lock():
+        page = str([*story([read_run(folder)]), *pipeline([read_run(folder)])])
+    assert "It has not been evaluated yet." in page
+    assert "('validation loss', 'not yet', '')" in page
+    assert "('evaluated', 'not yet')" in page
+    assert "('text', 'not yet')" in page
+    assert "0 threads" not in page
+    assert "It was not evaluated." in text_of(folder), "it has ended"
+    configure(folder, "data", validation_fraction=0.0, validation_sources=[])
+    assert "No text was held out to validate on." in text_of(folder)
+
+
+def test_the_processor_is_not_busier_than_it_can_be(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    before = read_run(folder).cpu_cores
+
+    def measure_the_peak(line: dict[str, Any]) -> None:
+        line["cpu_s"] += 9.0 * (line["step"] > 20)  # between two steps, and no part of the training time
+
+    rewrite(folder, measure_the_peak)
+    assert before == pytest.approx(1.8)
+    assert read_run(folder).cpu_cores == pytest.approx(1.8)
+
+
+def test_what_came_once_is_not_to_come_half_as_often(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", evaluation=0.5)
+
+    def evaluate_at_the_end(line: dict[str, Any]) -> None:
+        if line["step"] < 40:
+            line.pop("validation_loss", None)
+            line["seconds"] |= {"evaluation": 0.0, "saving": 0.0}
+        else:
+            line["seconds"] |= {"evaluation": 9.0, "saving": 9.0}
+
+    assert any("training.evaluate_every=20" in command for command in commands_of(folder))
+    rewrite(folder, evaluate_at_the_end)
+    assert not any("evaluate_every" in command or "save_every" in command for command in commands_of(folder))
+    assert "('evaluated', 'once')" in str(pipeline([read_run(folder)]))
+
+
 def test_where_the_loss_was_going(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     assert "still falling at the end" in text_of(folder)
@@ -63,7 +110,7 @@ def test_where_the_loss_was_going(tmp_path: Path) -> None:
     assert "was lowest at step 20 (2.000) and has risen since" in text_of(folder)
     assert not losses_fall(read_run(folder))
     rewrite(folder, lambda line: line.pop("validation_loss", None))
-    assert "No text was held out" in text_of(folder)
+    assert "It was not evaluated" in text_of(folder)
 
 
 def test_runs_begin_with_what_differs(tmp_path: Path) -> None:

@@ -32,6 +32,24 @@ def test_a_finished_run_is_left_as_it_is(command: Command, run: Path) -> None:
     assert command("train", "--resume", run, "training.max_steps=13")[0] == 0, "what the message says works"
 
 
+@pytest.mark.parametrize("named", ["runs/one", "runs/last", "runs/one/checkpoints/best"])
+def test_a_resumed_run_is_called_as_it_was(
+    command: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    (tmp_path / "runs").mkdir()
+    run.rename(tmp_path / "runs" / "one")
+    (tmp_path / "runs" / "last").symlink_to("one")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command("train", "--resume", named, "training.max_steps=12")
+    assert code == 0, err
+    assert "run=runs/one" in out.splitlines()
+    assert str(tmp_path) not in out.replace(str(tmp_path / "runs" / "one" / "checkpoints"), "")
+    monkeypatch.chdir(tmp_path / "runs" / "one")
+    code, out, err = command("train", "--resume", ".", "training.max_steps=12")
+    assert code == 0, err
+    assert f"run={tmp_path / 'runs' / 'one'}" in out.splitlines()
+
+
 def test_a_stopped_run_that_a_lower_limit_ends_is_not_told_to_go_on(command: Command, run: Path) -> None:
     path = run / "summary.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "was_stopped": True}))

@@ -39,7 +39,7 @@ def set_form(browser: Any, **values: object) -> None:
 def test_the_page_streams_text(browser: Any, screen: str) -> None:
     with serving() as server:
         asked = open_page(browser, server.url, screen)
-        wait_until_said(browser, "Reads 32 tokens")
+        wait_until_said(browser, "It reads up to 32 tokens")
         assert browser.title == "tiny"
         assert all(url.startswith((server.url, "data:")) for url in asked), asked
         set_form(browser, prompt="the mill", temperature=0.5, max_tokens=30, seed=4)
@@ -78,7 +78,7 @@ def test_a_token_comes_with_the_address(browser: Any) -> None:
         wait_until_said(browser, "needs the token")
         browser.get("about:blank")
         open_page(browser, server.url + "#open%20sesame", "desktop")
-        wait_until_said(browser, "Reads 32 tokens")
+        wait_until_said(browser, "It reads up to 32 tokens")
         entries = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
         assert not [e for e in entries if "sesame" in e.get("params", {}).get("request", {}).get("url", "")]
         browser.get("about:blank")

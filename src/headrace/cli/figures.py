@@ -11,7 +11,7 @@ from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.perf.speed import data_wait_grade
 from headrace.run.records import Run
 from headrace.training.loop import StepInfo
-from headrace.units import human_bytes, human_count, human_percent, human_time
+from headrace.units import NOT_YET, human_bytes, human_count, human_percent, human_time
 
 LEAST_SHARE_PERCENT = 1.0
 
@@ -82,7 +82,7 @@ class Figures:
             bits = "" if run.validation_bits_per_byte is None else f" ({run.validation_bits_per_byte:.3f} bits/byte)"
             named["validation"] = f"{run.validation_loss:.4f}{bits}"
         elif self.is_validated:
-            named["validation"] = "not yet"
+            named["validation"] = NOT_YET
         return named
 
     def performance(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from headrace.cli import display
 from headrace.data.corpus.remote.addresses import is_remote, shown, without_secrets
 from headrace.errors import CheckpointError
+from headrace.files import resolved_here
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override, read_config_file
 from headrace.run.directory import read_run_config
@@ -52,7 +53,7 @@ def gather(
                 raise
             layers.add(read_checkpoint_state(checkpoint).config.model_dump(), f"{checkpoint}/state.json")
             display.err.print(f"{problem} Its configuration is taken from {checkpoint}.", markup=False)
-        layers.add({"run.out": str(folder.resolve()), "run.resume": wanted}, "--resume")
+        layers.add({"run.out": str(resolved_here(folder)), "run.resume": wanted}, "--resume")
     elif preset or not (files or corpus or any(key == "data.sources" for _, key, _ in typed)):
         name = preset or fallback  # without any text, the demo trains on what is on this disk
         if name:

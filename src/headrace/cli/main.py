@@ -35,24 +35,33 @@ class Command:
 
 
 COMMANDS = {
+    "train": Command("Train a model, or continue a run.", "train"),
+    "generate": Command("Write text with a trained model.", "generate"),
+    "report": Command("Write a page on a run: how good it got, what limited it.", "report", is_heavy=True),
+    "watch": Command("Show that page in a browser while the run goes on.", "watch", is_heavy=True),
     "prepare": Command("Tokenise a corpus into a cache.", "corpus"),
     "inspect": Command("Show what a cache holds, check it, or explain a batch.", "corpus"),
-    "train": Command("Train a model.", "train"),
-    "generate": Command("Write text with a trained model.", "generate"),
-    "serve": Command("Serve a trained model to OpenAI's clients and to a browser.", "serve", is_heavy=True),
-    "export": Command("Write a trained model as a file for llama.cpp and Ollama.", "export", is_heavy=True),
-    "push": Command("Upload a trained model to the Hugging Face hub.", "push", is_heavy=True),
     "config": Command("Show the resolved configuration, or what a key means.", "config"),
-    "machine": Command("Show this machine and its measured peaks.", "machine", is_heavy=True, is_long=True),
     "plan": Command("Predict what a run will cost, or propose one for a time.", "plan", is_heavy=True, is_long=True),
     "tune": Command("Measure what would make a run faster.", "tune", is_heavy=True, is_long=True),
     "scale": Command("Measure an update on 1 to all cores.", "scale", is_heavy=True, is_long=True),
-    "report": Command("Write a page on a run: how good it got, and why so fast.", "report", is_heavy=True),
-    "watch": Command("Show that page in a browser while the run goes on.", "watch", is_heavy=True),
+    "machine": Command("Show this machine and its measured peaks.", "machine", is_heavy=True, is_long=True),
+    "serve": Command("Serve a trained model to OpenAI's clients and to a browser.", "serve", is_heavy=True),
+    "export": Command("Write a trained model as a file for llama.cpp and Ollama.", "export", is_heavy=True),
+    "push": Command("Upload a trained model to the Hugging Face hub.", "push", is_heavy=True),
     "bench": Command("Compare headrace with its peers, as ratios.", "bench", is_heavy=True, is_long=True),
 }
 
 
+BEGIN = """Pretrain small language models on your own text, on the machine you have.
+
+\b
+headrace train            two minutes on Python's own source code, no download
+headrace train corpus/    your own text: files, folders, globs
+headrace generate         let the newest run write
+headrace report           how good it got, where the time went, what to try
+"""
+"""What `headrace --help` says first; the line with \\b keeps the lines after it as they are."""
 SETTINGS = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda name: name.replace("_", "-")}
 """What all commands share: -h is --help, and --batch_size is --batch-size."""
 
@@ -89,7 +98,7 @@ class LazyCommands(TyperGroup):
 app = typer.Typer(
     name="headrace",
     cls=LazyCommands,
-    help="Pretrain small language models on the machine you have.",
+    help=BEGIN,
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 stopped by a signal after saving.",
     no_args_is_help=True,
     context_settings=SETTINGS,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.distributed.cores import usable_cores
 from headrace.errors import UsageError
+from headrace.instruments.scaling import Way, ways_to_scale
 from headrace.instruments.scaling import scale as measure
-from headrace.instruments.scaling import ways_to_scale
 from headrace.run.config import Config
 from headrace.run.remembered_scaling import Scaling, remember_scaling
 from headrace.run.start.settle import settled
@@ -15,11 +15,17 @@ from headrace.units import plural
 
 
 def scale(
-    config: Config, cores: int = 0, num_steps: int = 2, num_repeats: int = 3, projected: Sequence[int] = ()
+    config: Config,
+    cores: int = 0,
+    num_steps: int = 2,
+    num_repeats: int = 3,
+    projected: Sequence[int] = (),
+    on_run: Callable[[Way, int], None] = lambda way, repeat: None,
 ) -> Scaling:
     """Measure an update on 1 to `cores` cores (0: all that this process may use), and remember the result.
 
-    `projected`: larger numbers of processes, whose speedup is computed from what was measured.
+    `projected`: larger numbers of processes, whose speedup is computed from what was measured. `on_run` is told before
+    each measurement how it uses cores, and how often that was measured before.
     """
     usable = len(usable_cores())
     if cores > usable:
@@ -32,6 +38,6 @@ def scale(
             f" training.batch_size that they can divide, which {config.training.batch_size} is not on"
             f" {plural(cores or usable, 'core')}."
         )
-    result = measure(config, ways, num_steps, num_repeats, projected)
+    result = measure(config, ways, num_steps, num_repeats, projected, on_run)
     remember_scaling(config, result)
     return result

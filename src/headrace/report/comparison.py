@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from headrace.report.blocks import Block, Paragraph, Table
@@ -22,10 +23,14 @@ def differences(runs: Sequence[RunRecord]) -> list[Block]:
 
 
 def all_values(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
-    """Return every key of the configuration, sorted, and its value in each run."""
+    """Return every key of the configuration, sorted, and its value in each run, as it is written in a file."""
     configs = [run.config.model_dump() for run in runs]
     return [
-        (f"{section}.{key}", [str(config[section][key]) for config in configs])
+        (f"{section}.{key}", [_as_typed(config[section][key]) for config in configs])
         for section, values in sorted(configs[0].items())
         for key in sorted(values)
     ]
+
+
+def _as_typed(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -15,7 +15,7 @@ from headrace.training.optimizers.assignment import state_bytes
 from headrace.units import human_bytes, human_percent, human_rate
 
 SCALING_HEADINGS = (
-    "processes x threads", "tokens/s", "speedup", "expected", "efficiency", "memory per process", "aggregation",
+    "on", "tokens/s", "speedup", "expected", "efficiency", "memory per process", "aggregation",
 )  # fmt: skip
 
 
@@ -83,8 +83,9 @@ def memory(runs: Sequence[RunRecord]) -> list[Block]:
         parts = run.environment.memory_parts
         total, peak = run.machine_memory_bytes, run.peak_memory_bytes
         if parts:
-            unit, cells = in_one_unit([*parts.values(), sum(parts.values())], SIZES)
-            rows = [(float(size), [name, cell]) for (name, size), cell in zip(parts.items(), cells, strict=False)]
+            taken = {name: size for name, size in parts.items() if size}
+            unit, cells = in_one_unit([*taken.values(), sum(taken.values())], SIZES)
+            rows = [(float(size), [name, cell]) for (name, size), cell in zip(taken.items(), cells, strict=False)]
             blocks.append(Bar(f"{run.prefix}memory by count", ["part", unit], rows, ["total", cells[-1]]))
         used = f"{run.prefix}{human_bytes(peak)} at the peak of the process, as measured"
         blocks.append(Paragraph(f"{used}; the machine has {human_bytes(total)}."))
@@ -118,7 +119,7 @@ def scaling(runs: Sequence[RunRecord]) -> list[Block]:
 def _updates(scaling: Scaling) -> list[list[str]]:
     return [
         [
-            f"{way.processes} x {way.threads}",
+            way.name,
             f"{way.tokens_per_second:,.0f}",
             f"{way.speedup:.2f}",
             "" if way.expected_speedup is None else f"{way.expected_speedup:.2f}",

@@ -8,7 +8,7 @@ from headrace.report.blocks import Bar, Block, Paragraph, Pipeline, Station
 from headrace.report.columns import TIMES, in_one_unit
 from headrace.report.read import RunRecord
 from headrace.stages import COMPUTING, PAUSES, Stage
-from headrace.units import UNKNOWN, human_bytes, human_count, human_time, plural
+from headrace.units import NOT_YET, UNKNOWN, human_bytes, human_count, human_time, plural
 
 
 def bottleneck(runs: Sequence[RunRecord]) -> list[Block]:
@@ -64,7 +64,7 @@ def _stages(run: RunRecord) -> list[Station]:
     slow = run.bottleneck.name
     depths = [line.queue_depth for line in run.metrics if line.queue_depth is not None]
     loader_cpu = last.loader_cpu_s
-    text, tokens = [("text", UNKNOWN)], []
+    text, tokens = [("text", NOT_YET if run.is_running else UNKNOWN)], []
     if corpus:
         text = [("text", human_bytes(corpus.bytes)), ("documents", f"{corpus.documents:,}")]
         tokens = [("tokens", human_count(corpus.tokens)), ("bytes per token", f"{corpus.bytes_per_token:.2f}")]
@@ -75,7 +75,6 @@ def _stages(run: RunRecord) -> list[Station]:
         ("buffer", human_bytes(last.buffered_bytes)),
     ]
     computing = sum(per_step.get(stage, 0.0) for stage in COMPUTING)
-    evaluated = run.steps_between(Stage.EVALUATION)
     return [
         Station("Corpus", text),
         Station("Tokenizer", [("kind", data.tokenizer), *tokens]),
@@ -97,11 +96,18 @@ def _stages(run: RunRecord) -> list[Station]:
             "Evaluation and saving",
             [
                 ("per step", _milliseconds(sum(per_step.get(stage, 0.0) for stage in PAUSES))),
-                ("evaluated", "never" if evaluated is None else f"every {evaluated:,} steps"),
+                ("evaluated", _how_often_evaluated(run)),
             ],
             slow in PAUSES,
         ),
     ]
+
+
+def _how_often_evaluated(run: RunRecord) -> str:
+    every = run.steps_between(Stage.EVALUATION)
+    if not run.evaluations or every is None:
+        return NOT_YET if run.is_to_be_evaluated else "never"
+    return "once" if len(run.evaluations) == 1 else f"every {every:,} steps"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,7 @@ from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 
 DONE_SECONDS = 1e-4  # a stage that was not due takes less
+ROUNDED_SECONDS = 0.02  # what rounding may add to the processor time between two steps
 
 Part = TypeVar("Part")
 
@@ -143,13 +145,15 @@ class RunRecord:
     def cpu_intervals(self) -> list[tuple[int, float, float]]:
         """Return for each pair of neighbouring steps the later one, the processor time and the wall time between them.
 
-        A resumed run counts its processor time anew: the pair around that moment is left out.
+        A resumed run counts its processor time anew: the pair around that moment is left out. So is one with more
+        processor time than the cores can have given: it measured the peak, which is no part of the training time.
         """
+        most = 2 * (self.environment.cores or math.inf)  # a core may run two threads
         timed = [(record.step, record.cpu_s, record.elapsed_s) for record in self.metrics if record.cpu_s is not None]
         return [
             (step, cpu_s - cpu_before_s, elapsed_s - before_s)
             for (_, cpu_before_s, before_s), (step, cpu_s, elapsed_s) in pairwise(timed)
-            if cpu_s >= cpu_before_s
+            if 0 <= cpu_s - cpu_before_s <= most * (elapsed_s - before_s) + ROUNDED_SECONDS
         ]
 
     def steps_between(self, stage: str) -> int | None:
@@ -158,6 +162,12 @@ class RunRecord:
         if stage == Stage.EVALUATION:  # measuring what it costs takes time as well
             times = sum(record.validation_loss is not None for record in self.metrics) or times
         return round(len(self.metrics) / times) if times else None
+
+    @property
+    def is_to_be_evaluated(self) -> bool:
+        """Return whether a run that goes on, and was not evaluated yet, will be."""
+        data = self.config.data
+        return self.is_running and not self.evaluations and bool(data.validation_fraction or data.validation_sources)
 
     @property
     def machine_memory_bytes(self) -> int | None:
@@ -190,9 +200,9 @@ def read_run(folder: Path) -> RunRecord:
     summary = _read_part(folder / "summary.json", Run, notes)
     is_running = RunFolder(str(folder)).is_in_use
     if is_running:
-        notes.append(f"still running: everything here is so far, at step {metrics[-1].step:,}")
+        notes.append(f"still running: all figures are up to step {metrics[-1].step:,}")
     elif summary is None:
-        notes.append(f"did not end by itself: everything here is up to step {metrics[-1].step:,}")
+        notes.append(f"did not end by itself: all figures are up to step {metrics[-1].step:,}")
     return RunRecord(
         name=folder.resolve().name,
         folder=folder,

@@ -102,6 +102,7 @@ def _advice(run: RunRecord) -> list[Advice]:
     """Return what the breakdown suggests to try, without the keys that were measured already."""
     known = {key for found in _measured(run) for key in found.changes}
     often: dict[str, int | None] = {stage: run.steps_between(stage) for stage in PAUSES}
+    often = {stage: steps for stage, steps in often.items() if steps and steps < len(run.metrics)}  # not: only once
     found = advise(run.shares, run.percent_of_peak, run.training.model_dump(), often)
     return [advice for advice in found if advice.key not in known]
 

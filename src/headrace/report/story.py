@@ -11,7 +11,7 @@ from headrace.perf import speed
 from headrace.report.blocks import Block, Paragraph, Quote, Table, Tiles
 from headrace.report.columns import SIZES, TIMES, in_one_unit
 from headrace.report.read import RunRecord
-from headrace.units import UNKNOWN, human_bytes, human_count, human_percent, human_rate, human_time, plural
+from headrace.units import NOT_YET, UNKNOWN, human_bytes, human_count, human_percent, human_rate, human_time, plural
 
 NOTABLE = 0.01
 """Relative change of a validation loss that is worth a sentence."""
@@ -93,7 +93,9 @@ def _how_good(run: RunRecord) -> str:
     size = run.config.model.vocab_size
     guess = f"guessing among {size:,} tokens would be {math.log(max(size, 1)):.2f}"
     if not run.evaluations:
-        return f"Training loss {_loss(run.training_loss)} nats per token; {guess}. No text was held out to validate on."
+        why = "No text was held out to validate on." if _has_no_validation(run) else "It was not evaluated."
+        so_far = "It has not been evaluated yet." if run.is_to_be_evaluated else why
+        return f"Training loss {_loss(run.training_loss)} nats per token; {guess}. {so_far}"
     last = run.evaluations[-1][1]
     sentence = f"On text that it was not trained on, it reached a loss of {last:.3f} nats per token; {guess}."
     best_record, best = min(run.evaluations, key=lambda pair: pair[1])
@@ -103,11 +105,16 @@ def _how_good(run: RunRecord) -> str:
     return f"{sentence} The loss was still falling at the end." if losses_fall(run) and not run.is_running else sentence
 
 
+def _has_no_validation(run: RunRecord) -> bool:
+    return not (run.config.data.validation_fraction or run.config.data.validation_sources)
+
+
 def _main_tiles(run: RunRecord) -> list[tuple[str, str, str]]:
     bits, first = run.last("validation_bits_per_byte"), run.metrics[0].loss
     rate = speed.tokens_per_second(run.tokens, run.elapsed_s)
+    validation = NOT_YET if run.is_to_be_evaluated else _loss(run.last("validation_loss"))
     return [
-        ("validation loss", _loss(run.last("validation_loss")), "" if bits is None else f"{bits:.3f} bits per byte"),
+        ("validation loss", validation, "" if bits is None else f"{bits:.3f} bits per byte"),
         ("training loss", _loss(run.training_loss), f"smoothed; {_loss(first)} at the start"),
         ("training time", human_time(run.elapsed_s), plural(run.metrics[-1].step, "step")),
         ("tokens per second", f"{rate:,.0f}", f"{human_count(run.tokens)} tokens in all"),
@@ -115,11 +122,11 @@ def _main_tiles(run: RunRecord) -> list[tuple[str, str, str]]:
 
 
 def _speed_tiles(run: RunRecord) -> list[tuple[str, str, str]]:
-    wait, cores = run.data_wait_percent, run.cpu_cores
+    wait, cores, threads = run.data_wait_percent, run.cpu_cores, run.training.threads
     return [
         ("of measured peak", human_percent(run.percent_of_peak), f"peak {human_rate(run.peak_flops)}"),
         ("data wait", human_percent(wait), speed.data_wait_grade(wait)),
-        ("processor", UNKNOWN if cores is None else f"{cores:.1f} cores", plural(run.training.threads, "thread")),
+        ("processor", UNKNOWN if cores is None else f"{cores:.1f} cores", plural(threads, "thread") if threads else ""),
         ("peak memory", human_bytes(run.peak_memory_bytes), f"of {human_bytes(run.machine_memory_bytes)}"),
     ]
 

@@ -199,14 +199,18 @@ def open_training(
     """
     return Loader(
         given_cache(config) or training_sources(config),
-        **training_mixture(config),
         rank=rank,
         world_size=world_size,
-        split="train" if _is_split(config) else "all",
         tokenizer=tokenizer or tokenizer_spec(config),
         activity=activity,
-        **_common(config),
+        **training_options(config),
     )
+
+
+def training_options(config: Config) -> dict[str, Any]:
+    """Return the arguments of a loader that say which batches a run is trained on."""
+    split = "train" if _is_split(config) else "all"
+    return {**training_mixture(config), "split": split, **_common(config)}
 
 
 def training_mixture(config: Config) -> dict[str, Any]:

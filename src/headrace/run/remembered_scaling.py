@@ -14,6 +14,7 @@ from headrace.machine.contention import is_disturbed
 from headrace.machine.hardware import find_hardware
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary
+from headrace.units import plural
 
 FORMAT = 2
 DEFAULT_VOCABULARY = 4096
@@ -40,6 +41,23 @@ class Measured:
     """Share of the processor time that the workers wanted and other programs had; None where it is unknown."""
     expected_speedup: float | None = None
     """Speedup by perf/scaling.py, from the step of one core and the measured all-reduce; for processes."""
+
+    @property
+    def name(self) -> str:
+        return way_name(self.processes, self.threads)
+
+
+def way_name(processes: int, threads: int) -> str:
+    """Return what people call a use of cores by some processes with some threads each.
+
+    >>> [way_name(*way) for way in ((1, 1), (1, 2), (2, 1), (4, 4))]
+    ['1 core', '2 threads', '2 processes', '4 proc. x 4 threads']
+    """
+    if processes == threads == 1:
+        return "1 core"
+    if threads == 1:
+        return plural(processes, "process", "processes")
+    return plural(threads, "thread") if processes == 1 else f"{processes} proc. x {plural(threads, 'thread')}"
 
 
 @dataclass

@@ -112,5 +112,5 @@ $("prompt").addEventListener("keydown", (event) => {
 });
 ask("/v1/models").then((answer) => answer.json()).then(({ data: [model] }) => {
   $("model").textContent = document.title = model.id;
-  say(`Reads ${model.max_model_len} tokens. Ctrl+Enter generates.`);
+  say(`It reads up to ${model.max_model_len} tokens at a time. Ctrl+Enter generates.`);
 }).catch((problem) => say(problem.message, true));

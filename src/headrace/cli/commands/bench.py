@@ -27,14 +27,15 @@ app = typer.Typer(
 )
 
 Corpus = Annotated[
-    list[str] | None, typer.Argument(help="Files, folders or globs of text. Default: the Python standard library.")
+    list[str] | None,
+    typer.Argument(metavar="CORPUS", help="Files, folders or globs of text. Default: the Python standard library."),
 ]
 Only = Annotated[list[str] | None, typer.Option(help="Run only peers whose name contains this; may be repeated.")]
 Skip = Annotated[list[str] | None, typer.Option(help="Leave out peers whose name contains this; may be repeated.")]
 Megabytes = Annotated[
     float, typer.Option(min=0.1, help="Megabytes of text to make from the corpus and use for every peer.")
 ]
-WIDTH = 160  # characters of a table that goes into a file
+WIDTH, GAP = 160, 2  # characters of a table that goes into a file, and between its columns
 Column = tuple[str, Callable[[dict[str, Any]], str]]
 
 
@@ -59,7 +60,9 @@ def loaders(
     options = LoaderOptions(sequence_length=sequence_length, num_batches=num_batches, step_ms=step_ms)
     sweep: dict[str, list[Result]] = {}
     for size, results in compare_loaders(contest, _sizes(batch_size), options):
-        _show(f"Loaders, {size} x {sequence_length} tokens a batch", results, LOADER_COLUMNS, "tokens_per_second")
+        show_results(
+            f"Loaders, {size} x {sequence_length} tokens a batch", results, LOADER_COLUMNS, "tokens_per_second"
+        )
         sweep[str(size)] = results
     options_given = {
         "batch_size": batch_size,
@@ -87,7 +90,7 @@ def train(
     """Compare trainers on equal GPT-2s. All use float32; shows speed, share of the peak, memory, and equal losses."""
     contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
     results = compare_trainers(contest, preset, num_steps, num_repeats)
-    _show(f"Training, {preset} shape as GPT-2, float32", results, TRAIN_COLUMNS, "tokens_per_second")
+    show_results(f"Training, {preset} shape as GPT-2, float32", results, TRAIN_COLUMNS, "tokens_per_second")
     options = {"preset": preset, "num_steps": num_steps, "num_repeats": num_repeats, "megabytes": megabytes}
     _finish("train", options, {preset: results}, as_json)
 
@@ -106,7 +109,7 @@ def tokenize(
     """Compare tokenizers on text in memory. All cores are used; shows speed, memory, and whether ids are the same."""
     contest = Contest(corpus or [], megabytes, only or [], skip or [], _say)
     results = compare_tokenizers(contest, vocabulary)
-    _show(f"Encoding, {vocabulary:,} tokens", results, TOKENIZE_COLUMNS, "megabytes_per_second")
+    show_results(f"Encoding, {vocabulary:,} tokens", results, TOKENIZE_COLUMNS, "megabytes_per_second")
     options = {"vocabulary": vocabulary, "megabytes": megabytes}
     _finish("tokenize", options, {str(vocabulary): results}, as_json)
 
@@ -150,19 +153,17 @@ TOKENIZE_COLUMNS: list[Column] = [
 ]
 
 
-def _show(title: str, results: list[Result], columns: list[Column], measure: str) -> None:
+def show_results(title: str, results: list[Result], columns: list[Column], measure: str) -> None:
     """Print the table, the peers that are missing or failed, and bars on a logarithmic scale."""
-    table = Table("peer", "version", *(name for name, _ in columns), title=title, title_justify="left")
-    table.columns[0].no_wrap = True
-    for column in table.columns[2:]:
-        column.justify = "right"
     done = [result for result in results if result.status == "ok"]
-    for result in done:
-        table.add_row(result.peer, result.version, *(text(result.values) for _, text in columns))
-    width = display.out.width
-    display.out.width = width if display.out.is_terminal else WIDTH
-    display.out.print(table)
-    display.out.width = width
+    display.out.print(f"[bold]{escape(title)}[/]")
+    before = display.out.width
+    display.out.width = before if display.out.is_terminal else WIDTH
+    for table in _tables(done, columns, display.out.width) if done else ():
+        display.out.print()
+        display.out.print(table)
+    display.out.width = before
+    display.out.print()
     for result in results:
         if result.status != "ok":
             word = "not installed" if result.status == "missing" else "failed"
@@ -173,6 +174,33 @@ def _show(title: str, results: list[Result], columns: list[Column], measure: str
             halves = round(8 * math.log2(result.values[measure] / least))
             display.out.print(f"{result.peer:>20} {'█' * (halves // 2)}{'▌' * (halves % 2)}", highlight=False)
         display.out.print(f"{'':>20} [dim]a bar that is four cells longer is twice as fast[/]")
+
+
+def _tables(done: list[Result], columns: list[Column], width: int) -> list[Table]:
+    """Return the results as one table, or as several below each other where its columns do not fit the width."""
+    peers = [result.peer for result in done]
+    written = [("version", [result.version for result in done])]
+    written += [(name, [text(result.values) for result in done]) for name, text in columns]
+    parts: list[list[tuple[str, list[str], int]]] = []
+    free = 0
+    for name, cells in written:
+        needed = max(map(len, [*cells, *name.split()]))  # a heading is broken at words
+        if needed + GAP > free:
+            parts.append([])
+            free = width - max(map(len, [*peers, "peer"])) - GAP
+        parts[-1].append((name, cells, needed))
+        free -= needed + GAP
+    return [_table(peers, part) for part in parts]
+
+
+def _table(peers: list[str], columns: list[tuple[str, list[str], int]]) -> Table:
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
+    table.add_column("peer", no_wrap=True)
+    for name, _, width in columns:
+        table.add_column(name, justify="right", width=width)
+    for row in zip(peers, *(cells for _, cells, _ in columns), strict=True):
+        table.add_row(*row)
+    return table
 
 
 def _say(peer: str, what: str) -> None:

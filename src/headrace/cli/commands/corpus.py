@@ -10,7 +10,7 @@ import typer
 from yaml import YAMLError
 
 from headrace.cli import cache_view, display
-from headrace.cli.arguments import AsJson
+from headrace.cli.arguments import LAST_RUN, AsJson, newest_run
 from headrace.cli.keys import describe_key
 from headrace.cli.tokenising import build_progress
 from headrace.data.cache.cache import Cache
@@ -24,7 +24,7 @@ from headrace.data.selection.options import Deduplicate
 from headrace.data.tokens.special_tokens import SpecialTokensInText
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, SPEC_HELP
 from headrace.errors import UsageError
-from headrace.jobs.inspect import explain_step
+from headrace.jobs.inspect import cache_of_run, explain_step, is_run, options_of
 from headrace.jobs.prepare import prepare as prepare_corpus
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override, parse_yaml
@@ -40,11 +40,16 @@ def _key(name: str) -> Any:
     return typer.Option(help=describe_key(f"data.{name}").meaning, show_default=False)
 
 
+def _of_run(what: str, default: str, **limits: Any) -> Any:
+    """Return an option of --step that a run answers itself."""
+    return typer.Option(help=f"With --step: {what}. Default: the run's, or {default}.", show_default=False, **limits)
+
+
 def prepare(
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CORPUS...] [KEY=VALUE...]",
+            metavar="CORPUS | KEY=VALUE",
             help="Files, folders or globs of text. Default: the Python standard library on this disk.",
         ),
     ] = None,
@@ -94,7 +99,7 @@ def prepare(
         "languages": languages,
         "memory_budget": memory_budget,
     }
-    paths, data = _data_config(paths or [], {name: value for name, value in options.items() if value is not None})
+    paths, data = _data_config(paths or [], _given(options))
     with build_progress() as show:
         summary = prepare_corpus(
             data.apply_options(as_sources(paths or standard_library())),
@@ -114,29 +119,49 @@ def prepare(
 
 
 def inspect(
-    cache_path: Annotated[Path, typer.Argument(metavar="CACHE", help="The folder of a token cache.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="CACHE | RUN", help=f"The folder of a token cache, or a run for its own. Default: {LAST_RUN}."
+        ),
+    ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every byte with its checksum.")] = False,
     step: Annotated[
-        int | None, typer.Option(min=0, help="Show which documents the batch of this step is made of.")
+        int | None,
+        typer.Option(min=0, help="Show which documents a batch is made of: 0 is the first, of training step 1."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="With --step: the batch size of the run.")] = 8,
-    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 256,
-    seed: Annotated[int, typer.Option(help="With --step: the seed of the run.")] = 0,
-    shuffle: Annotated[bool, typer.Option(help="With --step: whether the run shuffles.")] = True,
-    packing: Annotated[PackingName, typer.Option(help=describe_key("data.packing").meaning)] = "stream",
-    split: Annotated[Part, typer.Option(help="With --step: the part of the corpus that the batch is from.")] = "all",
-    validation_fraction: Annotated[
-        float, typer.Option(help="With --step: the share that the run keeps for validation.")
-    ] = 0.0,
+    batch_size: Annotated[int | None, _of_run("the batch size", "8", min=1)] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens per sequence. Default: the run's, or 256.")
+    ] = None,
+    seed: Annotated[int | None, _of_run("the seed", "0")] = None,
+    shuffle: Annotated[bool | None, _of_run("whether batches are shuffled", "they are")] = None,
+    packing: Annotated[
+        PackingName | None, typer.Option(help=f"{describe_key('data.packing').meaning} Default: the run's, or stream.")
+    ] = None,
+    split: Annotated[Part | None, _of_run("the part of the corpus that the batch is from", "all")] = None,
+    validation_fraction: Annotated[float | None, _of_run("the share that is kept for validation", "0")] = None,
     weights: Annotated[
-        str,
-        typer.Option(help="With --step: weights of the sources, such as 0.7,0.3 or {web: {0: 0.9, 800: 0.2}}."),
+        str, _of_run("weights of the sources, such as 0.7,0.3 or {web: {0: 0.9, 800: 0.2}}", "the cache's")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a token cache holds. Or check it (--verify), or explain a batch made from it (--step N)."""
-    cache = Cache.open(cache_path)
-    result: dict[str, Any] = {"cache": str(cache_path)}
+    """Show what a token cache holds. Or check it (--verify), or explain a batch made from it (--step N).
+
+    With a run instead of a cache, --step N shows the batch that the run was trained on.
+    """
+    folder = folder or newest_run()
+    options: dict[str, Any] = {"batch_size": 8, "sequence_length": 256, "packing": "stream"}
+    if is_run(folder):
+        with display.loading(in_plain_lines=False):
+            cache, config = cache_of_run(folder)
+            options = options_of(config)
+    else:
+        cache = Cache.open(folder)
+    given: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed}
+    given |= {"shuffle": shuffle, "packing": packing, "split": split, "validation_fraction": validation_fraction}
+    given["weights"] = _parse_weights(weights)
+    result: dict[str, Any] = {"cache": str(cache.path)}
     if verify:
         with display.spinner(f"Checking {len(cache.unique_shards())} shards"):
             problems = cache.verify()
@@ -144,18 +169,20 @@ def inspect(
         result["problems"] = problems
         cache_view.show_verification(cache, problems)
     if step is not None:
-        options: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed}
-        options |= {"shuffle": shuffle, "packing": packing, "split": split, "validation_fraction": validation_fraction}
-        options["weights"] = _parse_weights(weights)
         result["step"] = step
-        result["rows"] = explain_step(cache, step, **options)
+        result["rows"] = explain_step(cache, step, **options | _given(given))
         cache_view.show_rows(step, result["rows"])
     if not verify and step is None:
-        result = describe(cache, sequence_length, packing)
+        options |= _given(given)
+        result = describe(cache, options["sequence_length"], options["packing"])
         cache_view.show_description(result)
     _finish(result, as_json)
     if result.get("problems"):
         raise typer.Exit(1)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _data_config(arguments: list[str], options: dict[str, Any]) -> tuple[list[str], DataConfig]:

@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from headrace.cli import display
-from headrace.cli.arguments import AsJson, Model
+from headrace.cli.arguments import AsJson, Model, newest_run
 from headrace.errors import UsageError
 from headrace.jobs.export import export_gguf
 from headrace.units import human_bytes
 
 
 def export(
-    run: Model,
+    run: Model = "",
     gguf: Annotated[
         bool, typer.Option("--gguf", help="Write a GGUF file, for llama.cpp and Ollama, and a Modelfile beside it.")
     ] = False,
@@ -33,6 +33,7 @@ def export(
     """Write a trained model as a file that other programs run."""
     if not gguf:
         raise UsageError("export: say which file to write: --gguf for llama.cpp and Ollama.")
+    run = run or str(newest_run())
     exported = export_gguf(run, kind, out)
     model, modelfile = shlex.quote(str(exported.model)), shlex.quote(str(exported.modelfile))
     display.out.print(f"{exported.model} ({human_bytes(exported.num_bytes)})", markup=False)
@@ -42,4 +43,4 @@ def export(
         display.show_warning(exported.notice)
     if as_json:
         facts = {"gguf": str(exported.model), "type": kind, "bytes": exported.num_bytes}
-        typer.echo(json.dumps({"run": str(run), **facts, "modelfile": str(exported.modelfile)}))
+        typer.echo(json.dumps({"run": run, **facts, "modelfile": str(exported.modelfile)}))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli import display
-from headrace.cli.arguments import AsJson, Model
+from headrace.cli.arguments import AsJson, Model, newest_run
+from headrace.errors import UsageError
 
 if TYPE_CHECKING:
     from headrace.generation.sampling import Sampling
@@ -23,7 +27,7 @@ Continue = Callable[[str, "Sampling"], Iterator[list[str]]]
 
 
 def generate(
-    run: Model,
+    run: Model = "",
     prompt: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,6 +57,7 @@ def generate(
 
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, num_samples)
     check_prompts(prompt or [])
+    run = _named_model(run)
     model = load_model(run)
 
     def continue_text(start: str, how: Sampling) -> Iterator[list[str]]:
@@ -71,7 +76,18 @@ def generate(
         texts += _continue(continue_text(start, sampling), start, num_samples, is_shown=not as_json)
     if as_json:
         asked = {"prompt": prompts[0]} if len(prompts) == 1 else {"prompts": prompts}
-        typer.echo(json.dumps({"run": str(run), **asked, "samples": texts}))
+        typer.echo(json.dumps({"run": run, **asked, "samples": texts}))
+
+
+def _named_model(given: str) -> str:
+    """Return the model that was named, or the newest run; a text in its place was meant as a prompt, and is refused."""
+    if not given:
+        return str(newest_run())
+    is_like_a_name = ("/" in given or os.sep in given) and " " not in given  # of a folder, or on the hub
+    if is_like_a_name or Path(given).expanduser().exists():
+        return given
+    hint = f"headrace generate --prompt {shlex.quote(given)}"
+    raise UsageError(f"{given}: no such run. A text to continue goes behind --prompt: {hint}")
 
 
 def _piped_prompts() -> Iterable[str]:

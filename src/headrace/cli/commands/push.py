@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 from headrace.cli import display
-from headrace.cli.arguments import AsJson
+from headrace.cli.arguments import LAST_RUN, AsJson
+from headrace.errors import UsageError
 from headrace.jobs import push as job
 
 
 def push(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a checkpoint in one.")],
-    repo: Annotated[str, typer.Argument(metavar="REPO", help="The repository, as OWNER/NAME; made if there is none.")],
+    repo: Annotated[
+        str, typer.Argument(metavar="REPO", help="The repository, as OWNER/NAME; made if there is none.")
+    ] = "",
     licence: Annotated[
         str, typer.Option("--license", help="The licence of the model, such as mit or apache-2.0. Never guessed.")
     ] = "",
@@ -23,6 +26,8 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Upload a trained model and its card to the Hugging Face hub, in one commit."""
+    if not repo:  # what is made public is named, and never runs/last by default
+        raise UsageError(f"push: name the run and the repository, such as: headrace push {LAST_RUN} OWNER/NAME")
     address = job.push(run, repo, licence, private)
     display.out.print(address, markup=False)
     if as_json:

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from headrace.cli import display
-from headrace.cli.arguments import LAST_RUN, AsJson, Runs
+from headrace.cli.arguments import AsJson, Runs, newest_run
 from headrace.jobs.report import write_report
 
 
@@ -24,7 +24,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write a page about a run: how good it got, where time and memory went, and what would make it faster."""
-    runs = runs or [LAST_RUN]
+    runs = runs or [newest_run()]
     path = write_report(runs, markdown, out)
     display.out.print(f"{escape(str(path))}")
     if as_json:

@@ -15,12 +15,14 @@ from headrace.errors import UsageError
 from headrace.instruments.scaling import Way, describe_disturbance
 from headrace.jobs.scale import scale as measure
 from headrace.machine.contention import is_disturbed
-from headrace.run.remembered_scaling import Scaling
+from headrace.run.remembered_scaling import Scaling, way_name
 from headrace.units import human_bytes, plural
 
 HEADINGS = ("", "tokens/s", "speedup", "expected", "of ideal", "memory", "busy", "waiting")
 PLOT_WIDTH, NAME_WIDTH = 40, 20
 MOST_PROCESSES = 100_000
+EXPECTATION_MET = 0.8
+"""Share of the expected speedup below which projections are said to be doubtful."""
 
 
 def scale(
@@ -40,8 +42,12 @@ def scale(
     """Measure the speedup of more cores. It is measured by threads and by processes; `run.processes=auto` uses it."""
     projected = _numbers(project)
     layers = gather(arguments or [], preset, None, None, config)
-    with display.spinner(f"Measuring threads and processes, {repeats} times each"):
-        result = measure(layers.build(), cores, steps, repeats, projected)
+    with display.spinner("Measuring") as show:
+
+        def tell(way: Way, repeat: int) -> None:
+            show(f"{way_name(way.processes, way.threads)}, round {repeat + 1} of {repeats}")
+
+        result = measure(layers.build(), cores, steps, repeats, projected, tell)
     show_scaling(result)
     if as_json:
         typer.echo(json.dumps(result.as_json()))
@@ -59,8 +65,7 @@ def show_scaling(result: Scaling) -> None:
     """Print the fastest combination of processes and threads first, then all of them as a table and as bars."""
     best = result.best
     display.say_markup(
-        f"[bold]best: {_name(Way(best.processes, best.threads))}[/], {best.tokens_per_second:,.0f} tokens/s,"
-        f" {best.speedup:.2f} times one core"
+        f"[bold]best: {best.name}[/], {best.tokens_per_second:,.0f} tokens/s, {best.speedup:.2f} times one core"
     )
     if is_disturbed(result.taken_percent):
         display.say_markup(f"[yellow]disturbed:[/] {describe_disturbance(result)}")
@@ -80,7 +85,7 @@ def _table(result: Scaling) -> Table:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for way in result.measured:
         table.add_row(
-            _name(Way(way.processes, way.threads)),
+            way.name,
             f"{way.tokens_per_second:,.0f}",
             f"{way.speedup:.2f}",
             "" if way.expected_speedup is None else f"{way.expected_speedup:.2f}",
@@ -96,7 +101,7 @@ def _table(result: Scaling) -> Table:
 
 
 def _show_bars(result: Scaling) -> None:
-    rows = [(_name(Way(way.processes, way.threads)), way.tokens_per_second, "█") for way in result.measured]
+    rows = [(way.name, way.tokens_per_second, "█") for way in result.measured]
     rows += [(_projected_name(row.processes), row.tokens_per_second, "░") for row in result.projected]
     most = max(speed for _, speed, _ in rows)
     for name, speed, block in rows:
@@ -119,6 +124,9 @@ def _show_legend(result: Scaling) -> None:
             "projected: not measured but computed in the same way, for processes that have one core like these each and"
             " are connected as fast as on this machine; a slower network gives less (docs/scaling.md)"
         )
+    missed = _missed_expectation(result)
+    if result.projected and missed:
+        legend.append(f"{missed}: projections, which are computed in the same way, may be as far off")
     grown = [f"{row.batch_size} for {row.processes}" for row in result.projected if row.is_batch_grown]
     if grown:
         legend.append(f"projected with larger batches, which the processes can divide: {', '.join(grown)} processes")
@@ -126,14 +134,14 @@ def _show_legend(result: Scaling) -> None:
         display.say_markup(f"[dim]{line}[/]")
 
 
+def _missed_expectation(result: Scaling) -> str:
+    """Return which processes were clearly slower than expected, and how fast they were; empty if none were."""
+    compared = [(way.speedup / way.expected_speedup, way) for way in result.measured if way.expected_speedup]
+    share, way = min(compared, key=lambda pair: pair[0], default=(1.0, None))
+    if way is None or share >= EXPECTATION_MET:
+        return ""
+    return f"{way.name} reached {share:.0%} of the expected speed"
+
+
 def _projected_name(num_processes: int) -> str:
     return plural(num_processes, "process", "processes")
-
-
-def _name(way: Way) -> str:
-    if way.cores == 1:
-        return "1 core"
-    if way.threads == 1:
-        return plural(way.processes, "process", "processes")
-    threads = plural(way.threads, "thread")
-    return threads if way.processes == 1 else f"{way.processes} proc. x {threads}"

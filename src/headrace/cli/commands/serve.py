@@ -10,14 +10,14 @@ import typer
 from rich.markup import escape
 
 from headrace.cli import display
-from headrace.cli.arguments import AsJson, Model
+from headrace.cli.arguments import AsJson, Model, newest_run
 from headrace.jobs.serve import TOKEN_VARIABLE
 from headrace.jobs.serve import serve as serve_model
 from headrace.serve.server import FIRST_PORT, LOOPBACK, ModelServer
 
 
 def serve(
-    run: Model,
+    run: Model = "",
     port: Annotated[
         int | None,
         typer.Option(min=1, max=65535, help=f"The port to use. Default: the first free one from {FIRST_PORT}."),
@@ -42,4 +42,4 @@ def serve(
         if as_json:
             typer.echo(json.dumps({"url": url, "model": name, "token": server.token or None}))
 
-    serve_model(run, host, port, show)
+    serve_model(run or newest_run(), host, port, show)
