@@ -29,10 +29,10 @@ from headrace.models.network import build
 from headrace.run.config import Config, Layers
 from headrace.run.memory import count_memory
 from headrace.run.presets import PRESETS
-from headrace.training.autotune import default_micro_batch
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep, accumulate
+from headrace.training.ways.alternatives import default_micro_batch
 
 PRECISIONS = ("float32", "bfloat16")
 TO_TORCH = {

@@ -12,8 +12,8 @@ from headrace.models.architecture import architecture_names, find_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.kernels import Attention
+from headrace.models.memory import estimated_activation_bytes_per_token, weight_copy_bytes
 from headrace.models.network import build
-from headrace.perf.memory import estimated_activation_bytes_per_token, weight_copy_bytes
 from headrace.training.activations import LENGTH, activation_bytes_per_token, kept_bytes
 from headrace.training.execution import Execution, Precision
 

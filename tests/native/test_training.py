@@ -9,18 +9,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from headrace.distributed.replicas import Replica
 from headrace.errors import UsageError
 from headrace.models.config import ModelConfig
 from headrace.native.engine import planned_bytes
 from headrace.native.library import MASK, available_instructions, instructions, why_missing
 from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
-from headrace.training.autotune import Search, why_not_native
+from headrace.training.autotune import Search
 from headrace.training.comparing import answer
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
+from headrace.training.step import accumulate
+from headrace.training.ways.alternatives import why_not_native
+from headrace.training.ways.memory import SPARE_BYTES, pass_bytes
 from tests.run import tiny_run
 from tests.run.tiny_run import losses
+from tests.training.tiny import random_batch, small
 
 needs_library = pytest.mark.skipif(bool(why_missing()), reason="the native library was not built")
 NATIVE = {"training.engine": "native", "training.micro_batch_size": 4, "training.threads": 2}
@@ -119,27 +124,63 @@ def test_pytorch_is_not_tried_in_float32_where_native_steps_are_faster_in_bfloat
     assert tried == ({"bfloat16"} if faster == "bfloat16" else {"float32", "bfloat16"})
 
 
-@needs_library
-def test_the_memory_of_native_steps_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, training = ModelConfig(vocab_size=50, context=256), TrainingConfig(batch_size=4)
-    monkeypatch.setattr("headrace.training.autotune.torch.get_num_threads", lambda: 2)
-    plan = planned_bytes(model, 4, training.sequence_length, "float32", 2)
-    used, tried = {"bytes": 1000}, set()
+def searched(monkeypatch: pytest.MonkeyPatch, spare_bytes: int, **changes: Any) -> tuple[Search, list[Execution]]:
+    """Search where two threads and this many bytes are left for passes; return the ways that were measured, too."""
+    given: dict[str, Any] = {"batch_size": 8, "max_length": 256, "optimizer": "adamw", **changes}
+    model, training = ModelConfig(vocab_size=50, context=256), TrainingConfig(**given)
+    monkeypatch.setattr("headrace.training.ways.alternatives.torch.get_num_threads", lambda: 2)
+    used, measured = {"bytes": 1000}, []
     monkeypatch.setattr("headrace.training.autotune.memory_bytes", lambda: used["bytes"])
 
     def measure(way: Execution) -> float:
-        tried.add(way.engine)
-        if way.engine == "native":
-            used["bytes"] = 1000 + plan  # stays as long as the run
-        return 1.0
+        measured.append(way)
+        planned = pass_bytes(model, training.sequence_length, way) if way.engine == "native" else 0
+        used["bytes"] = 1000 + planned  # stays until passes of another kind
+        assert planned <= spare_bytes
+        return 1.0 if way.engine == "native" else 2.0
 
-    answer(Search(model, training, memory_limit=1000 + plan * 3 // 2).measurements(), measure)
-    assert tried == {"torch", "native"}
-    used["bytes"] = 1000
-    search = Search(model, training, memory_limit=1000 + plan * 3 // 2)
-    compared = []
-    answer(search.measurements(), lambda way: compared.append(way) or measure(way))  # type: ignore[func-returns-value]
-    assert sum(way.engine == "native" for way in compared) > 2, "after the choice of threads too"
+    search = Search(model, training, memory_limit=1000 + SPARE_BYTES + spare_bytes)
+    answer(search.measurements(), measure)
+    return search, measured
+
+
+@needs_library
+def test_the_memory_of_native_steps_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelConfig(vocab_size=50, context=256)
+    plan = planned_bytes(model, 8, 256, "float32", 2)
+    search, measured = searched(monkeypatch, plan, precision="float32")
+    assert measured[0].engine == "native", "its memory is known before it runs"
+    assert (search.best.engine, search.best.micro_batch_size) == ("native", 8)
+    assert sum(way.engine == "native" for way in measured) > 2, "after the choice of threads too"
+
+
+@needs_library
+def test_native_steps_take_fewer_sequences_then_fewer_threads_below_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelConfig(vocab_size=50, context=256)
+    few = searched(monkeypatch, planned_bytes(model, 2, 256, "float32", 2), precision="float32")[0].best
+    assert (few.engine, few.micro_batch_size, few.threads) == ("native", 2, 2)
+    one = searched(monkeypatch, planned_bytes(model, 1, 256, "float32", 1), precision="float32")[0].best
+    assert (one.engine, one.micro_batch_size, one.threads) == ("native", 1, 1)
+    two = planned_bytes(model, 2, 256, "float32", 2)
+    given = searched(monkeypatch, two, precision="float32", micro_batch_size=2)[0].best
+    assert (given.engine, given.micro_batch_size) == ("native", 2)
+
+
+@needs_library
+def test_native_memory_is_given_back_where_more_would_break_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica, batch, way = Replica(small()), random_batch(), Execution(8, threads=2, engine="native")
+    loss, _ = accumulate(replica, batch, way)
+    step = replica.native_step("float32", torch.get_num_threads())
+    assert step.bytes_to_plan(8, 16) == 0 < step.bytes_to_plan(1, 16)
+    monkeypatch.setattr("headrace.distributed.replicas.memory_bytes", lambda: 1000)
+    assert replica.make_room(10**9), "there is no limit"
+    replica.memory_limit = 1500
+    assert replica.make_room(500) and step.bytes_to_plan(8, 16) == 0
+    assert not replica.make_room(501) and step.bytes_to_plan(8, 16) > 0
+    replica.network.zero_grad(set_to_none=True)
+    assert accumulate(replica, batch, way)[0] == loss, "planned again"
+    accumulate(replica, batch, Execution(8))
+    assert step.bytes_to_plan(8, 16) > 0, "one way at a time"
 
 
 @needs_library

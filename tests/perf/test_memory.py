@@ -19,9 +19,3 @@ def test_memory_parts() -> None:
     assert parts.optimizer == adamw
     assert parts.activations == 64_000
     assert parts.head_buffer == 4 * 64 * 100 + 4 * 100 * 64 + 4 * 64 * 64
-
-
-def test_gradient_checkpointing_keeps_one_block_and_the_inputs_of_all() -> None:
-    per_token = memory.estimated_activation_bytes_per_token(MODEL)
-    assert per_token == 2 * (32 * 64 + 8 * 256)
-    assert memory.checkpointed_bytes_per_token(MODEL, per_token) == 4 * 2 * 64 + per_token / 2

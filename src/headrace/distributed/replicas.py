@@ -14,6 +14,8 @@ from torch.autograd import Variable
 
 from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import as_whole
+from headrace.machine.allocator import release_freed_memory
+from headrace.machine.facts import memory_bytes
 from headrace.models.kernels import Kernels
 from headrace.models.network import Network
 from headrace.native.engine import NativeStep
@@ -24,6 +26,9 @@ class Replica:
 
     exposed_s: float | None = None
     """Seconds that the last backward pass waited for gradients after it had computed its own; None: not measured."""
+
+    memory_limit: int | None = None
+    """Most memory that the process should have; None: no limit."""
 
     def __init__(self, network: Network, group: Group = ALONE) -> None:
         self.network = network
@@ -42,6 +47,22 @@ class Replica:
             self._native.clear()
             self._native[key] = NativeStep(self.network, precision, num_threads)
         return self._native[key]
+
+    def make_room(self, num_bytes: int) -> bool:
+        """Give memory back that is only kept for speed, if this many bytes more would break the limit.
+
+        Return whether there is room for them then.
+        """
+        if self.memory_limit is None or memory_bytes() + num_bytes <= self.memory_limit:
+            return True
+        self.release_native_steps()
+        release_freed_memory()
+        return memory_bytes() + num_bytes <= self.memory_limit
+
+    def release_native_steps(self) -> None:
+        """Give the memory of native steps back; the next one plans it again."""
+        for step in self._native.values():
+            step.release()
 
     def average_gradients(self) -> None:
         """Make gradients that no backward pass has exchanged, such as native ones, means over the group."""

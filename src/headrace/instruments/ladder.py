@@ -20,8 +20,8 @@ from headrace.machine.hardware import available_memory_bytes
 from headrace.perf.paired import Gain, combined, gain, noise
 from headrace.run.config import Config
 from headrace.run.records import FindingRecord, TuningRecord
-from headrace.training.autotune import candidate_sizes, has_compiler
 from headrace.training.config import TrainingConfig
+from headrace.training.ways.alternatives import candidate_sizes, has_compiler
 
 LEAST_PAIRS, MOST_PAIRS = 3, 9
 CLEAR = math.log(1.25)  # a ratio beyond this needs no third pair

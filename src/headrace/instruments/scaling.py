@@ -21,7 +21,7 @@ from headrace.machine.contention import is_disturbed
 from headrace.perf.scaling import Step, expect, project, whole_batch
 from headrace.run.config import Config
 from headrace.run.remembered_scaling import Measured, Projected, Scaling, vocabulary_of
-from headrace.training.autotune import default_micro_batch
+from headrace.training.ways.alternatives import default_micro_batch
 from headrace.units import plural
 
 TIMEOUT_S = 600.0

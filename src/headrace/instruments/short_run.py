@@ -15,8 +15,8 @@ from headrace.perf.loss_law import Exposure
 from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
 from headrace.stages import PAUSES
-from headrace.training.autotune import default_micro_batch
 from headrace.training.pauses import MOST_TOKENS
+from headrace.training.ways.alternatives import default_micro_batch
 
 UNEVEN_STEPS = 3  # the first steps pay for fresh memory, and are not counted
 KERNEL_KEYS = ("precision", "matmul", "attention", "engine")

@@ -91,12 +91,22 @@ class NativeStep:
         self.forward_s = forward_s.value
         return loss
 
+    def bytes_to_plan(self, num_sequences: int, length: int) -> int:
+        """Return the bytes that a call with this many sequences will allocate first; 0 if the memory is there."""
+        if self._planned == (length, sequences_at_once(num_sequences, length, self._num_threads)):
+            return 0
+        return planned_bytes(self._network.config, num_sequences, length, self._precision, self._num_threads)
+
+    def release(self) -> None:
+        """Give the memory back; the next call plans it again."""
+        self._planned = None
+        self._free()
+
     def _prepare(self, length: int, at_once: int) -> None:
         """Make the plan for this shape, unless the newest one is for it."""
         if self._planned == (length, at_once):
             return
-        self._planned = None
-        self._free()
+        self.release()
         shape = make_shape(self._network.config, length, self._precision)
         shape.num_layers = len(self._network.blocks)  # a rehearsal leaves some out
         frequencies = getattr(self._network, "frequencies", None)  # of rotary positions

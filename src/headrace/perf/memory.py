@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.models.architecture import find_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.counts import FLOAT_BYTES, Counts
-from headrace.models.kernels import probabilities_per_token
+from headrace.models.memory import number_bytes, weight_copy_bytes
 
-BFLOAT16_BYTES = 2
 FRAGMENTATION = 0.5
 """Share of what comes and goes that is lost to fragmentation, where it was not measured. PyTorch asks glibc for aligned
 memory, and the place of a freed tensor is then too small for the next one of its size (docs/design/rehearsal.md)."""
@@ -53,14 +51,6 @@ class MemoryParts:
         }
 
 
-def weight_copy_bytes(counts: Counts, precision: str) -> int:
-    """Return the size of autocast's copies of the matrices in the blocks, kept until the backward pass has used them.
-
-    With gradient checkpointing they are kept as well, to the end of the forward pass: that is when most is held.
-    """
-    return BFLOAT16_BYTES * counts.block_weights if precision == "bfloat16" else 0
-
-
 def memory_parts(
     config: ModelConfig,
     counts: Counts,
@@ -83,7 +73,7 @@ def memory_parts(
     """
     weights = FLOAT_BYTES * counts.num_parameters // num_shards
     head_weight = FLOAT_BYTES * config.vocab_size * config.d_model
-    logits = min(head_chunk_bytes, _number_bytes(precision) * micro_batch_tokens * config.vocab_size)
+    logits = min(head_chunk_bytes, number_bytes(precision) * micro_batch_tokens * config.vocab_size)
     copies = 0 if is_native else weight_copy_bytes(counts, precision)
     activations = int(micro_batch_tokens * activation_bytes_per_token)
     head_buffer = 0 if is_native else logits + head_weight + FLOAT_BYTES * micro_batch_tokens * config.d_model
@@ -98,28 +88,6 @@ def memory_parts(
         loader=loader_bytes,
         runtime=runtime_bytes,
     )
-
-
-def estimated_activation_bytes_per_token(
-    config: ModelConfig, precision: str = "float32", attention: str = "fused", sequence_length: int = 0
-) -> float:
-    """Estimate what the blocks keep per token for the backward pass, where there is no network to count it on.
-
-    Attention by batched products keeps probabilities too, as many as the sequence is long.
-    """
-    kept: float = find_architecture(config.arch).activation_bytes(config, precision)
-    if attention == "products":
-        kept += _number_bytes(precision) * probabilities_per_token(sequence_length, config.heads)
-    return config.num_layers * kept
-
-
-def _number_bytes(precision: str) -> int:
-    return BFLOAT16_BYTES if precision == "bfloat16" else FLOAT_BYTES
-
-
-def checkpointed_bytes_per_token(config: ModelConfig, activation_bytes_per_token: float) -> float:
-    """Return what gradient checkpointing keeps per token: the input of each block, and all activations of one."""
-    return FLOAT_BYTES * config.num_layers * config.d_model + activation_bytes_per_token / config.num_layers
 
 
 def room_for(part_bytes: float, free_bytes: float) -> float:

@@ -26,6 +26,8 @@ from headrace.training.optimizers.assignment import state_bytes
 from headrace.training.pauses import saves_before_end
 
 PEAK_SECONDS = 0.3  # of measuring the peak on a quiet machine
+MEASURED_BYTES = 128 << 20
+"""Memory that `measure_rates` takes for a moment, and more than it needs: 105 MB were measured."""
 
 
 def describe_environment(

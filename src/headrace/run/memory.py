@@ -12,12 +12,8 @@ from headrace.machine.facts import memory_bytes
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
 from headrace.models.kernels import SMALL_CHUNK_BYTES
-from headrace.perf.memory import (
-    MemoryParts,
-    checkpointed_bytes_per_token,
-    estimated_activation_bytes_per_token,
-    memory_parts,
-)
+from headrace.models.memory import checkpointed_bytes_per_token, estimated_activation_bytes_per_token
+from headrace.perf.memory import MemoryParts, memory_parts
 from headrace.run.config import Config
 from headrace.training.activations import native_bytes_per_token
 from headrace.training.config import TrainingConfig

@@ -177,7 +177,7 @@ class Pretraining:
             self.activity("tokenising the first batch")
             self.computing.first_batch()
         self.optimizer = Optimizer(self.network, config.training)
-        self.computing.begin(saved, lambda: self.optimizer.bytes_to_come() // num_shards(config))
+        self.computing.begin(saved, self._bytes_to_come)
         self.notices += [self.computing.notice] if self.computing.notice else []
         self._is_described, self._evaluator = False, None
         if not group.is_main:
@@ -191,6 +191,8 @@ class Pretraining:
         config, training, group = self.config, self.config.training, self.group
         group.wait_for_all("waiting for rank 0 to begin")
         self._replica = make_replica(self.network, group, config.run.sharding)
+        self._replica.memory_limit = self.computing.memory_limit
+        self.computing.make_room = self._replica.make_room
         self.optimizer = Optimizer(self.network, training)  # sharding replaces the parameters
         if resume_from is not None:
             load_optimizer(resume_from, self.optimizer)
@@ -229,6 +231,11 @@ class Pretraining:
             group,
             checkpoint_bytes(self.network),
         )
+
+    def _bytes_to_come(self) -> int:
+        """Return the bytes of gradients and optimizer state that this process does not have yet."""
+        missing = self.optimizer.gradient_bytes_to_come() + self.optimizer.bytes_to_come()
+        return missing // num_shards(self.config)
 
     def _begin_anew(self) -> None:
         """Write the configuration at once: a run that is killed before its first checkpoint begins again from it."""
@@ -275,6 +282,7 @@ class Pretraining:
             run.first_sample = self._evaluation.first_text(inf if self.config.training.evaluate_every else FIRST_TEXT_S)
             recorder.add_text(0, run.first_sample)
             self._judge_beginning()
+        self.computing.check_memory()
         meter = EnergyMeter() if self.group.is_main and self.group.num_machines == 1 else None
         tally = Tally(run, self.counts.training_flops_per_token, self.history.losses, self._began, meter)
         self.activity(f"computing step {position.step + 1:,}")

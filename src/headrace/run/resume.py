@@ -13,10 +13,10 @@ from headrace.errors import CheckpointError, UsageError
 from headrace.run.config import Config
 from headrace.run.directory import Kind, RunFolder
 from headrace.run.records import CheckpointState, SavedModel
-from headrace.training.autotune import default_micro_batch, why_not_native
 from headrace.training.checkpoint import Checkpoints
 from headrace.training.execution import Execution
 from headrace.training.restore import STATE, read_state
+from headrace.training.ways.alternatives import default_micro_batch, why_not_native
 
 
 def split_checkpoint(path: Path) -> tuple[Path, bool | str]:

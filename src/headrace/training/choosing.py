@@ -15,9 +15,11 @@ from pydantic import Field
 
 from headrace.distributed.replicas import Replica
 from headrace.machine.contention import ProcessorTime, is_disturbed
-from headrace.training.autotune import Search, rows_to_measure
+from headrace.training.autotune import Search
 from headrace.training.execution import Execution
 from headrace.training.step import StepSeconds, TokenBatch, accumulate
+from headrace.training.ways.alternatives import rows_to_measure
+from headrace.training.ways.memory import Demand
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,17 @@ class TrainingChoice:
     def seconds_per_sequence(self) -> float | None:
         """The least time of the best way; None where it was not measured."""
         return self._seconds.get(self.best)
+
+    def demand(self) -> Demand:
+        """Return the memory that steps need in the way with which the choice begins."""
+        return self._search.demand()
+
+    def begin_again(self) -> None:
+        """Ask for the first way once more if none was measured yet: the process may have grown since."""
+        if self._next is not None and not self._seconds:
+            self._asked.close()
+            self._asked = self._search.measurements()
+            self._next = next(self._asked, None)
 
     def settle(self) -> None:
         """End the choice with the best way that is known so far."""

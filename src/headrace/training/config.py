@@ -75,7 +75,8 @@ class TrainingConfig(BaseModel):
     threads: int = Field(default=0, ge=0, le=MAX_THREADS)
     """Threads of the computation; 0: one per core."""
     memory_budget: Size = None
-    """Most memory of the whole process, such as 850MB: micro-batch and gradient checkpointing are chosen within it."""
+    """Most memory of the whole process, such as 850MB: how to compute steps is chosen within it, and a run that needs
+    more in every way is refused before its first step."""
     evaluate_every: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Steps between evaluations; 0: chosen, so that those before the end take at most 2% of the run."""
     evaluation_tokens: Annotated[int, Field(ge=0, le=10**15)] | Literal["auto"] = "auto"

@@ -18,6 +18,7 @@ from headrace.distributed.replicas import Replica
 from headrace.models.network import Network
 from headrace.training.execution import Execution
 from headrace.training.step import batch_loss
+from headrace.training.ways.alternatives import FEWEST_TOKENS
 
 PROBE_TOKENS = 4096
 """Tokens of a micro-batch without gradients: large enough for full speed, small enough for the processor's caches."""
@@ -50,13 +51,13 @@ class Evaluator:
         """`has_memory`: whether forward passes may take larger micro-batches than training, which keeps gradients."""
         self._loader = loader
         self._byte_lengths = bytes_per_id(loader.cache)
-        self._execution = _for_forward_passes(execution, loader.sequence_length)
         self._has_memory = has_memory
+        self._execution = self._for_forward_passes(execution)
         self._drawn: tuple[int, list[Sample]] = (-1, [])
 
     def use(self, execution: Execution) -> None:
         """Compute evaluations from now on as training steps are; micro-batches that were larger stay so."""
-        execution = _for_forward_passes(execution, self._loader.sequence_length)
+        execution = self._for_forward_passes(execution)
         size = execution.micro_batch_size
         if self._has_memory:
             size = max(size, self._execution.micro_batch_size)
@@ -129,6 +130,14 @@ class Evaluator:
         """Close the validation part."""
         self._loader.close()
 
+    def _for_forward_passes(self, execution: Execution) -> Execution:
+        """Return the execution of forward passes alone: never compiled, which takes longer than it saves, by torch."""
+        if execution.engine == "torch":
+            return replace(execution, compile=False)
+        most = (PROBE_TOKENS if self._has_memory else FEWEST_TOKENS) // self._loader.sequence_length
+        size = max(1, min(execution.micro_batch_size, most))  # natively, it is the whole batch
+        return replace(execution, engine="torch", micro_batch_size=size, attention="products")
+
     def _is_whole(self, max_tokens: int) -> bool:
         known = self.num_tokens
         return not max_tokens or (known is not None and max_tokens >= known)
@@ -155,14 +164,6 @@ class Evaluator:
         targets = batch.targets if batch.mask is None else batch.targets[batch.mask]
         num_bytes = int(self._byte_lengths[targets.astype(np.int64)].sum())
         return _Measured(total / max(targets.size, 1), targets.size, num_bytes)
-
-
-def _for_forward_passes(execution: Execution, sequence_length: int) -> Execution:
-    """Return the execution of forward passes alone: never compiled, which takes longer than it saves, and by torch."""
-    if execution.engine == "torch":
-        return replace(execution, compile=False)
-    size = max(1, min(execution.micro_batch_size, PROBE_TOKENS // sequence_length))  # natively, it is the whole batch
-    return replace(execution, engine="torch", micro_batch_size=size, attention="products")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from headrace.models.loss import head_loss
 from headrace.models.network import Network
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.ways.memory import SPARE_BYTES, pass_bytes
 
 
 class TokenBatch(Protocol):
@@ -114,6 +115,9 @@ class TrainStep:
         results = group.gather([loss, norm], "adding up the loss")
         loss = sum(loss for loss, _ in results) / group.world_size
         is_finite = bool(np.isfinite(results).all())
+        if self._replica.memory_limit is not None:
+            needed_bytes = self._optimizer.bytes_to_come() + self._optimizer.working_bytes(self._execution)
+            self._replica.make_room(needed_bytes + SPARE_BYTES)
         if is_finite:  # a NaN never reaches the weights
             with group.exchanging("updating the weights"):
                 self._optimizer.step(learning_rate_factor, self._execution, group)
@@ -134,9 +138,9 @@ class TrainStep:
     def is_sound(self, batch: TokenBatch) -> bool:
         """Return whether the weights give a finite loss and gradient for the first row of a batch; update nothing."""
         network, group = self._replica.network, self._replica.group
-        rows = slice(0, self._execution.micro_batch_size if self._execution.compile else 1)  # code for one shape
-        scale = 1.0 / batch.targets[rows].size
-        loss = _forward_and_backward(self._replica, batch, rows, self._execution, scale, is_last=True)[0]
+        rows = range(self._execution.micro_batch_size if self._execution.compile else 1)  # code for one shape
+        scale = 1.0 / batch.targets[: rows.stop].size
+        loss, _ = accumulate(self._replica, batch, self._execution, scale, rows)
         with group.exchanging("judging gradients"):
             norm = float(as_whole(torch.nn.utils.get_total_norm(_gradients(network))))
         network.zero_grad(set_to_none=True)
@@ -159,10 +163,15 @@ def accumulate(
     rows = range(len(batch.inputs)) if rows is None else rows
     if execution.engine == "native":
         return _accumulate_natively(replica, batch, execution, scale, rows)
+    needed_bytes = 0
+    if replica.memory_limit is not None:
+        replica.release_native_steps()  # the memory of both ways together may be too much
+        needed_bytes = pass_bytes(replica.network.config, batch.inputs.shape[1], execution)
     loss = forward_s = backward_s = 0.0
     starts = rows[:: execution.micro_batch_size]
     for start in starts:
         stop = min(start + execution.micro_batch_size, rows.stop)
+        replica.make_room(needed_bytes + _missing_gradient_bytes(replica))
         part, forward_part_s, backward_part_s = _forward_and_backward(
             replica, batch, slice(start, stop), execution, scale, is_last=start == starts[-1]
         )
@@ -181,6 +190,8 @@ def _accumulate_natively(
     loss, seconds = 0.0, StepSeconds(0.0, 0.0)
     for start in rows[:: execution.micro_batch_size]:
         part = slice(start, min(start + execution.micro_batch_size, rows.stop))
+        planned_bytes = step.bytes_to_plan(part.stop - part.start, batch.inputs.shape[1])
+        replica.make_room(planned_bytes + _missing_gradient_bytes(replica))
         began = time.perf_counter()
         loss += step(
             batch.inputs[part],
@@ -217,6 +228,13 @@ def batch_loss(replica: Replica, batch: TokenBatch, rows: slice, scale: float, k
     mask = None if batch.mask is None else torch.from_numpy(batch.mask[rows]).to(device).flatten()
     hidden_ND = replica.hidden(inputs, documents, kernels).flatten(0, 1)
     return head_loss(hidden_ND, replica.network.head_weight_VD, targets.flatten(), mask, scale, kernels)
+
+
+def _missing_gradient_bytes(replica: Replica) -> int:
+    """Return the bytes of gradients that the next passes will allocate; 0 without a memory limit, where none counts."""
+    if replica.memory_limit is None:
+        return 0
+    return sum(parameter.nbytes for parameter in replica.network.parameters() if parameter.grad is None)
 
 
 def _gradients(network: Network) -> list[Tensor]:

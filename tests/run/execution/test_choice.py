@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from headrace.errors import UsageError
 from headrace.machine.contention import ProcessorTime
 from headrace.run.config import Config, Layers
 from headrace.run.execution import choice as room
@@ -89,7 +90,7 @@ def test_another_machine_or_other_ways_measure(corpus: Path, monkeypatch: pytest
         patch.setattr("headrace.machine.hardware.Hardware.fingerprint", "another")
         with Pretraining(configured(corpus, "two")) as moved:
             assert not moved.computing.is_final
-    monkeypatch.setattr("headrace.training.autotune._alternatives", lambda plain, *_: [plain])
+    monkeypatch.setattr("headrace.training.autotune.alternatives", lambda plain, *_: [plain])
     with Pretraining(configured(corpus, "three")) as newer:
         assert newer.computing.notice == "", "nothing is remembered of this list of ways"
 
@@ -104,10 +105,39 @@ def test_a_damaged_memory_is_ignored(corpus: Path, content: str) -> None:
 
 
 def test_a_remembered_choice_must_fit_the_memory(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish(configured(corpus, "one", **{"training.max_steps": 40}))
-    monkeypatch.setattr(room, "_fits", lambda *_: False)
+    monkeypatch.setattr(room, "memory_limit", lambda *_: 1 << 40)
+    finish(configured(corpus, "one", **{"training.max_steps": 60}))
     with Pretraining(configured(corpus, "two")) as pretraining:
+        assert pretraining.computing.is_final
+    monkeypatch.setattr(Search, "_held_bytes", lambda _: 1 << 41)
+    with Pretraining(configured(corpus, "three")) as pretraining:
         assert not pretraining.computing.is_final
+
+
+def test_a_budget_that_cannot_be_kept_is_refused_before_the_first_step(corpus: Path) -> None:
+    tight = {"training.memory_budget": "10MB"}
+    refused = pytest.raises(UsageError, match=r"memory_budget=10MB cannot be kept.*Use training.memory_budget=\d+MB")
+    with Pretraining(configured(corpus, "one", **tight)) as pretraining, refused:
+        list(pretraining.steps())
+    assert not (corpus.parent / "one" / "checkpoints" / "last").exists()
+    forced = finish(configured(corpus, "two", **tight, **{"run.force": True}))
+    assert forced.run.steps == forced.max_steps
+    (warning,) = (warning for warning in forced.run.warnings if "memory_budget" in warning)
+    assert "more than training.memory_budget (10MB)" in warning, "never silent, and once"
+
+
+def test_what_was_chosen_below_a_limit_is_checked_again_and_never_changed(corpus: Path) -> None:
+    """What was chosen is checked against the budget of the day, and never changed."""
+    roomy = {"training.memory_budget": "100GB", "training.max_steps": 50}
+    with Pretraining(configured(corpus, "broken", **roomy)) as broken:
+        for info in broken.steps():
+            if info.step == 45:
+                break
+    tight = {**roomy, "run.resume": True, "training.memory_budget": "10MB"}
+    with Pretraining(configured(corpus, "broken", **tight)) as resumed, pytest.raises(UsageError, match="10MB"):
+        list(resumed.steps())
+    again = finish(configured(corpus, "broken", **roomy, **{"run.resume": True}))
+    assert again.computing.execution == broken.computing.execution
 
 
 @pytest.mark.parametrize(("killed_after", "is_chosen"), [(3, False), (40, True)])

@@ -110,7 +110,8 @@ def test_a_snapshot_is_the_moment_of_the_save(
 
 
 def test_a_memory_budget_without_room_for_a_copy_makes_saves_wait(corpus: Path, tmp_path: Path) -> None:
-    with opened(corpus, tmp_path / "run", **{"training.memory_budget": "10MB"}) as pretraining:
+    tight = {"training.memory_budget": "10MB", "run.force": True}
+    with opened(corpus, tmp_path / "run", **tight) as pretraining:
         for info in pretraining.steps():
             if info.step == SAVED_STEP:
                 assert pretraining._saving._must_wait

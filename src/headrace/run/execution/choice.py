@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.distributed.group import Group
-from headrace.machine.facts import memory_bytes
 from headrace.run.config import Config
 from headrace.run.execution.log import ExecutionLog
 from headrace.run.execution.pace import ChosenExecution, PaceCheck, remembered_execution
 from headrace.run.execution.store import Remembered
-from headrace.run.memory import count_memory, memory_limit
+from headrace.run.memory import memory_limit
 from headrace.run.resume import with_possible_engine, with_wanted_engine
 from headrace.training.autotune import Search
 from headrace.training.choosing import Piece, TrainingChoice
@@ -28,9 +27,12 @@ class ExecutionChoice:
         place: Remembered[ChosenExecution] | None = None,
         pace: PaceCheck | None = None,
         notice: str = "",
+        memory_limit: int | None = None,
     ) -> None:
         """`place`: where to remember what is chosen. `pace`: what notices that a remembered choice holds no more."""
         self._execution, self._place = execution, place
+        self.memory_limit = memory_limit
+        """Most memory that steps may take; None: no limit."""
         self.choosing = choosing
         self.pace = pace
         self.notice = notice
@@ -83,14 +85,16 @@ def begin_choice(
     search = Search(config.model, config.training, limit, reserve, group.world_size, sharding=config.run.sharding)
     place = remembered_execution(config, search)
     known = None if config.run.measure_again else place.read()
-    if known is not None and _fits(config, known.execution, limit, group):
+    if known is not None and (limit is None or search.demand(known.execution).total <= limit):
         pace = PaceCheck(place, known, config.training.batch_size // group.world_size)
         notice = f"how to compute steps: remembered from {known.chosen_on}; --measure-again chooses again"
-        return ExecutionChoice(known.execution, pace=pace, notice=notice)
+        return ExecutionChoice(known.execution, pace=pace, notice=notice, memory_limit=limit)
     choosing = TrainingChoice(search)
     if group.world_size > 1:
+        if limit is not None and not config.run.force:
+            search.demand().check(limit, config.training)
         choosing.measure_all(measure)
-    return _begun(search, choosing, place)
+    return _begun(search, choosing, place, limit)
 
 
 def resume_choice(config: Config, step: int, log: ExecutionLog, reserve: Callable[[], int]) -> ExecutionChoice:
@@ -106,19 +110,14 @@ def resume_choice(config: Config, step: int, log: ExecutionLog, reserve: Callabl
     ]
     final = None if log.final is None else with_wanted_engine(log.final, config)
     choosing = TrainingChoice(search, repeated, final)
-    return _begun(search, choosing, remembered_execution(config, search))
+    return _begun(search, choosing, remembered_execution(config, search), limit)
 
 
-def _begun(search: Search, choosing: TrainingChoice, place: Remembered[ChosenExecution]) -> ExecutionChoice:
+def _begun(
+    search: Search, choosing: TrainingChoice, place: Remembered[ChosenExecution], limit: int | None
+) -> ExecutionChoice:
     """Return a choice that goes on while training, or is final already where nothing is left to measure."""
-    choice = ExecutionChoice(search.best, choosing, place)
+    choice = ExecutionChoice(search.best, choosing, place, memory_limit=limit)
     if choice.is_ripe:
         choice.settle()
     return choice
-
-
-def _fits(config: Config, execution: Execution, limit: int | None, group: Group) -> bool:
-    """Return whether a remembered execution stays below the memory limit of today."""
-    if limit is None:
-        return True
-    return count_memory(config, execution, memory_bytes(), num_processes=group.world_size).total <= limit

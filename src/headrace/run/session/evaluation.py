@@ -48,11 +48,13 @@ class RunEvaluation:
 
     def first_text(self, seconds: float) -> str:
         """Return text of the untrained network."""
+        self._make_room()
         with self._replica.whole() as network:
             return self._write(network, seconds) if self._replica.group.is_main else ""
 
     def measure(self, seconds: float) -> EvaluationCosts:
         """Measure in about this time what evaluating costs; text by its first tokens, unless some was written."""
+        self._make_room()
         with self._replica.whole() as network:
             if not self._replica.group.is_main:
                 return EvaluationCosts()
@@ -66,6 +68,7 @@ class RunEvaluation:
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
         self._activity("evaluating")
+        self._make_room()
         with self._replica.whole() as network:
             if not self._replica.group.is_main:
                 return Findings()
@@ -77,11 +80,17 @@ class RunEvaluation:
                 judged = self._evaluator(network, judged_tokens)
             return Findings(evaluation, judged.loss, text)
 
+    def _make_room(self) -> None:
+        """Give back memory that only steps need, if forward passes would take too much: as much as gradients do."""
+        self._replica.make_room(sum(parameter.nbytes for parameter in self._replica.network.parameters()))
+
     def _write(self, network: Network, seconds: float) -> str:
         """Return every prompt and its continuation, as far as they come in time."""
         share_s, self._text_s = seconds / len(self.prompts), 0.0
         with torch_threads(1):  # threads that meet after every product of one row cost more than they compute
             samples = [self._continue(network, number, share_s) for number in range(len(self.prompts))]
+        if self._replica.memory_limit is not None:
+            self._tokenizer.recycle()
         return BETWEEN_SAMPLES.join(samples)
 
     def _continue(self, network: Network, number: int, seconds: float) -> str:

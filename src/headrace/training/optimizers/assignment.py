@@ -59,3 +59,11 @@ def state_bytes(counts: Counts, optimizer: str) -> int:
     """Return the size of the optimizer's state of a network."""
     in_blocks = len(RULES[optimizer].averages) * counts.block_weights
     return FLOAT_BYTES * (in_blocks + len(AdamW.averages) * (counts.num_parameters - counts.block_weights))
+
+
+def update_bytes(config: ModelConfig, optimizer: str, dtype: torch.dtype) -> int:
+    """Return the most memory that an update by the optimizer works in, beside gradients and state."""
+    return max(
+        RULES[optimizer].working_bytes(matrix.rows, matrix.columns, config.num_layers * matrix.stacked, dtype)
+        for matrix in find_architecture(config.arch).block_matrices(config)
+    )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import as_whole, local, own_part
+from headrace.models.counts import FLOAT_BYTES
 from headrace.training.execution import PLAINEST, Execution
 from headrace.training.optimizers.newton_schulz import orthogonalisation_flops, orthogonalise
 from headrace.training.optimizers.rule import Rule
@@ -18,6 +19,9 @@ SCRATCH_ELEMENTS = 1 << 21
 """Elements of matrices of one shape that a process orthogonalises together: enough for full speed, in little memory."""
 LEAST_TOGETHER = 2
 """Matrices that are orthogonalised together however large they are: PyTorch multiplies a single one much slower."""
+
+SCRATCH_COPIES = 8
+"""Tensors of the size of the matrices that exist at once, in the format of products, with what the allocator loses."""
 
 
 class Muon(Rule):
@@ -88,3 +92,9 @@ class Muon(Rule):
     def update_flops(rows: int, columns: int, dtype: torch.dtype) -> int:
         """Return the FLOPs of the Newton-Schulz products of one matrix, of however many processes one does them."""
         return orthogonalisation_flops(rows, columns, dtype)
+
+    @staticmethod
+    def working_bytes(rows: int, columns: int, num_matrices: int, dtype: torch.dtype) -> int:
+        """Return what the matrices that are orthogonalised together take, and the products on the way."""
+        together = min(num_matrices, max(LEAST_TOGETHER, SCRATCH_ELEMENTS // (rows * columns)))
+        return together * rows * columns * (SCRATCH_COPIES * dtype.itemsize + 2 * FLOAT_BYTES)

@@ -12,7 +12,7 @@ from headrace.models.counts import FLOAT_BYTES
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import PLAINEST, Execution
-from headrace.training.optimizers.assignment import assign
+from headrace.training.optimizers.assignment import assign, update_bytes
 
 
 class Optimizer:
@@ -21,6 +21,7 @@ class Optimizer:
     def __init__(self, network: Network, config: TrainingConfig) -> None:
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in network.named_parameters()}
         self._peak = config.learning_rate
+        self._model, self._kind = network.config, config.optimizer
         self.rules = assign(network, config)
 
     def step(self, factor: float, execution: Execution = PLAINEST, group: Group = ALONE) -> None:
@@ -29,16 +30,26 @@ class Optimizer:
             rule.step(self._peak * factor, execution, group)
 
     def bytes_to_come(self) -> int:
-        """Return the bytes of state that the first step will allocate.
-
-        What updates work in besides is no more than what the backward pass has freed.
-        """
+        """Return the bytes of state that the first step will allocate."""
         return sum(
             FLOAT_BYTES * len(rule.averages) * parameter.numel()
             for rule in self.rules
             for parameter in rule.parameters
             if parameter not in rule.state
         )
+
+    def gradient_bytes_to_come(self) -> int:
+        """Return the bytes of gradients that are not there now."""
+        return sum(
+            FLOAT_BYTES * parameter.numel()
+            for rule in self.rules
+            for parameter in rule.parameters
+            if parameter.grad is None
+        )
+
+    def working_bytes(self, execution: Execution) -> int:
+        """Return the bytes that an update works in and gives back."""
+        return update_bytes(self._model, self._kind, execution.dtype)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the state of each parameter, whole, by name. Processes that share a model must do so together."""

@@ -47,3 +47,8 @@ class Rule(ABC):
     @abstractmethod
     def update_flops(rows: int, columns: int, dtype: torch.dtype) -> int:
         """Return the FLOPs of the matrix products in an update of one matrix, computed in this number format."""
+
+    @staticmethod
+    def working_bytes(rows: int, columns: int, num_matrices: int, dtype: torch.dtype) -> int:
+        """Return the memory that an update of matrices of one shape works in, beside gradients and state."""
+        return 0
