@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headrace.activity import Activity, ignore
 from headrace.data.explain.description import describe
@@ -41,9 +42,10 @@ from headrace.run.trackers.beside import open_trackers
 from headrace.stages import Stage
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
 from headrace.training.loop import BatchStream, Loop, StepInfo, StopWaiting
+from headrace.training.optimizers.average import WeightAverage, average_bytes
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.pauses import FEWEST_TOKENS, MOST_TOKENS, Due
-from headrace.training.restore import load_optimizer, load_weights
+from headrace.training.restore import load_optimizer, load_training_weights
 from headrace.training.schedule import Limits, Position
 from headrace.training.step import TrainStep
 
@@ -163,19 +165,20 @@ class Pretraining:
         config, group = self.config, self.group
         self.activity("building the network")
         self.network = self._origin.build_network(config)
-        check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
+        check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network, bool(config.training.average)))
         self.computing = RunComputing(
             config, self.network, self.loader, group, self.folder, self._machine, self._scaling, self._begin
         )
+        self._saved_average: list[Tensor] | None = None
         if saved is not None and resume_from is not None:
-            load_weights(resume_from, self.network)
+            self._saved_average = load_training_weights(resume_from, self.network, bool(config.training.average))
             self._batches.restore(saved.loader)
             self.notices.append(f"resuming from step {saved.position.step:,} ({resume_from})")
         else:
             self.activity("tokenising the first batch")
             self.computing.first_batch()
         self.optimizer = Optimizer(self.network, config.training)
-        self.computing.begin(saved, lambda: self.optimizer.bytes_to_come() // num_shards(config))
+        self.computing.begin(saved, self._bytes_to_come)
         self.notices += [self.computing.notice] if self.computing.notice else []
         self._is_described, self._evaluator = False, None
         if not group.is_main:
@@ -183,6 +186,18 @@ class Pretraining:
         self.activity("reading the validation text")
         self._evaluator, notice = open_evaluator(config, self.loader.cache, self.computing.execution)
         self.notices += [notice] if notice else []
+
+    def _bytes_to_come(self) -> int:
+        """Return the bytes that optimizer and average will still allocate in this process."""
+        share = 0.0 if self._saved_average is not None else self.config.training.average
+        needed = self.optimizer.bytes_to_come() + average_bytes(self.counts.num_parameters, share)
+        return needed // num_shards(self.config)
+
+    def _open_average(self, step: int) -> WeightAverage | None:
+        """Begin an average of the weights, or go on with the saved one, if the configuration asks for one."""
+        saved, self._saved_average = self._saved_average, None
+        share = self.config.training.average
+        return WeightAverage(self.network, share, step, saved) if share else None
 
     def _open_loop(self, stack: ExitStack, limits: Limits, position: Position, resume_from: Path | None) -> None:
         """Make the network a replica of the group, load the optimizer's state, and build the loop."""
@@ -192,6 +207,8 @@ class Pretraining:
         self.optimizer = Optimizer(self.network, training)  # sharding replaces the parameters
         if resume_from is not None:
             load_optimizer(resume_from, self.optimizer)
+        average = self._open_average(position.step)
+        averaged = average.weights if average else None
         # The whole checkpoint has been read, so records of later steps may be removed.
         begun = (
             Environment(**environment(), execution=asdict(self.computing.execution)) if group.is_main else Environment()
@@ -202,7 +219,9 @@ class Pretraining:
             stack.callback(tracker.close)
         if self._evaluator is not None:
             stack.callback(self._evaluator.close)
-        self._evaluation = RunEvaluation(self._replica, self._evaluator, self.tokenizer, training, self._begin)
+        self._evaluation = RunEvaluation(
+            self._replica, self._evaluator, self.tokenizer, training, self._begin, averaged
+        )
         self._saving = RunSaving(
             self._checkpoints,
             self._replica,
@@ -212,9 +231,10 @@ class Pretraining:
             training,
             self.is_validated,
             self._begin,
+            averaged,
         )
         stack.callback(self._saving.close)  # waits for a save under way
-        step = TrainStep(self._replica, self.optimizer, self.computing.for_steps, training.gradient_clip)
+        step = TrainStep(self._replica, self.optimizer, self.computing.for_steps, training.gradient_clip, average)
         self.loop = Loop(
             training,
             limits,
@@ -225,7 +245,7 @@ class Pretraining:
             self._saving,
             self._should_stop,
             group,
-            checkpoint_bytes(self.network),
+            checkpoint_bytes(self.network, average is not None),
         )
 
     def _begin_anew(self) -> None:
