@@ -34,6 +34,7 @@ from headrace.run.session.computing import RunComputing
 from headrace.run.session.corpus_facts import corpus_facts
 from headrace.run.session.evaluation import FIRST_TEXT_S, RunEvaluation
 from headrace.run.session.mixture import RunMixture, adopt_mixture
+from headrace.run.session.overfitting import OverfittingWatch
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
 from headrace.run.start.origin import find_origin
@@ -295,12 +296,14 @@ class Pretraining:
             self._judge_beginning()
         meter = EnergyMeter() if self.group.is_main and self.group.num_machines == 1 else None
         tally = Tally(run, self.counts.training_flops_per_token, self.history.losses, self._began, meter)
+        watch = OverfittingWatch(self.config, self.history.evaluations, lambda: self.corpus()["epoch_tokens"])
         self.activity(f"computing step {position.step + 1:,}")
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
                 self._follow(info)
                 tally.peak_flops = self.computing.peak_flops
                 tally.add(info, position)
+                run.warnings += watch.follow(info, run)
                 recorder.add(info, metrics)
                 if info.seconds[Stage.SAVING] and self.group.is_main:
                     self._describe_corpus()

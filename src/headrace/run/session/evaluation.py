@@ -83,7 +83,7 @@ class RunEvaluation:
             evaluation = judged = self._evaluator(network, due.tokens)
             if not self._evaluator.is_same(due.tokens, judged_tokens):
                 judged = self._evaluator(network, judged_tokens)
-            return Findings(evaluation, judged.loss, text)
+            return Findings(evaluation, judged, text)
 
     def _write(self, network: Network, seconds: float) -> str:
         """Return every prompt and its continuation, as far as they come in time."""
