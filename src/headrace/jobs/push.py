@@ -38,9 +38,7 @@ def _facts(checkpoint: Path, repo: str, licence: str) -> CardFacts:
     is_of_this_step = summary is not None and summary.steps == state.position.step
     values = summary.as_json() if summary is not None else {}
     if not is_of_this_step:  # the run went on: its last losses are not those of this checkpoint
-        is_best = summary is not None and summary.best_step == state.position.step
-        known = ("corpus", "parameters", "tokens_per_second", *(["best_validation_loss"] if is_best else []))
-        values = {key: values[key] for key in known if key in values}
+        values = {key: values[key] for key in ("corpus", "parameters", "tokens_per_second") if key in values}
     config, environment = state.config.model_dump(), state.environment.model_dump()
     position = state.position
     start = state.continues_from

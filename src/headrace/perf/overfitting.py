@@ -15,7 +15,7 @@ LEAST_EVALUATIONS = 2
 """Evaluations in a row that must lie above the lowest one."""
 TOKEN_SPREAD = 0.6
 """Standard deviation, in nats per token, of the difference between two evaluations on the same text: divided by the
-root of the number of tokens, it is how far a difference can be trusted (measured: docs/design/overfitting.md)."""
+root of the number of tokens, it is how far a difference can be trusted. An assumption: it was not measured."""
 USUAL_JITTER, PRIOR_BENDS = 0.01, 3
 """Jitter of evaluations, in nats per token, that is expected before it is seen, and the bends that outweigh it."""
 CERTAIN = 5.0
