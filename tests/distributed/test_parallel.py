@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -135,18 +136,34 @@ def test_elastic_through_all_strategies(corpus: Path, tmp_path: Path, arch: str)
     assert largest_difference(tmp_path / "elastic", tmp_path / "whole") < 1e-3
 
 
+def assert_same_checkpoints(one: Path, two: Path) -> None:
+    for file in ("model.safetensors", "unaveraged.safetensors", "optimizer.safetensors"):
+        ours, theirs = (load_file(run / "checkpoints" / "last" / file) for run in (one, two))
+        assert ours.keys() == theirs.keys()
+        for name, tensor in ours.items():
+            torch.testing.assert_close(tensor, theirs[name], atol=1e-4, rtol=1e-3)
+
+
 def test_each_process_keeps_its_piece_of_the_state(corpus: Path, tmp_path: Path) -> None:
-    """And the files of a checkpoint are those of a process alone."""
-    values = settings(corpus, tmp_path / "alone", **{"training.max_steps": 3, "training.evaluate_every": 3})
+    """And the files of a checkpoint are those of a process alone, whose model is an average of weights."""
+    averaged = {"training.max_steps": 3, "training.evaluate_every": 3, "training.average": 0.5}
+    values = settings(corpus, tmp_path / "alone", **averaged)
     train(values)
-    pieces = {**values, "run.out": str(tmp_path / "pieces"), "run.sharding": "fsdp"}
-    train_together(2, [{"settings": pieces, "stop_at": None}], tmp_path)
-    sizes = [json.loads((tmp_path / "pieces" / f"state-bytes-{rank}.json").read_text()) for rank in (0, 1)]
-    for file in ("model.safetensors", "optimizer.safetensors"):
-        alone, together = (load_file(tmp_path / run / "checkpoints" / "last" / file) for run in ("alone", "pieces"))
-        assert alone.keys() == together.keys()
-        for name, tensor in alone.items():
-            torch.testing.assert_close(tensor, together[name], atol=1e-4, rtol=1e-3)
+    longer = {"training.max_steps": 6, "run.resume": True}
+    cases = []
+    for sharding in SHARDINGS:
+        shutil.copytree(tmp_path / "alone", tmp_path / f"longer-{sharding}", symlinks=True)
+        for name, changes in ((sharding, {}), (f"longer-{sharding}", longer)):
+            changed = {**values, **changes, "run.out": str(tmp_path / name), "run.sharding": sharding}
+            cases.append({"settings": changed, "stop_at": None})
+    train_together(2, cases, tmp_path)
+    for sharding in SHARDINGS:
+        assert_same_checkpoints(tmp_path / "alone", tmp_path / sharding)
+    sizes = [json.loads((tmp_path / "fsdp" / f"state-bytes-{rank}.json").read_text()) for rank in (0, 1)]
+    alone = load_file(tmp_path / "alone" / "checkpoints" / "last" / "optimizer.safetensors")
+    train({**values, **longer})
+    for sharding in SHARDINGS:
+        assert_same_checkpoints(tmp_path / "alone", tmp_path / f"longer-{sharding}")
     whole = sum(tensor.nbytes for tensor in alone.values())
     assert all(size < 0.55 * whole for size in sizes)
 

@@ -107,8 +107,25 @@ def test_where_the_loss_was_going(tmp_path: Path) -> None:
             line["validation_loss"] = 2.0 + abs(line["step"] - 20) / 40
 
     rewrite(folder, overfit)
-    assert "was lowest at step 20 (2.000) and has risen since" in text_of(folder)
+    told = text_of(folder)
+    assert "has risen from 2.000 to 2.500 since step 20 (20 steps" in told
+    assert "2 evaluations), while training loss fell from" in told
+    assert "learning the text by heart, after 164 epochs" in told
+    assert "kept as the best" not in told, "nothing was saved"
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "best").symlink_to("step-00000020")
+    assert "The checkpoint of step 20 is kept as the best, which generate, serve and export use." in text_of(folder)
     assert not losses_fall(read_run(folder))
+    blocks = recommendations([read_run(folder)])
+    lines = [block.line for block in blocks if isinstance(block, Command)]
+    assert f"headrace train {folder}/config.json training.num_epochs=82 --out {folder}-shorter" in lines
+    assert f"headrace train {folder}/config.json model.num_layers=2 --out {folder}-smaller" in lines
+    assert not any("--resume" in line for line in lines), "going on would make it worse"
+    assert "More text helps most" in str(blocks)
+    rewrite(folder, lambda line: line.update(loss=3.0))
+    told = text_of(folder)
+    assert "lowest at step 20 (2.000) and has risen since." in told
+    assert "by heart" not in told, "training does not go down"
     rewrite(folder, lambda line: line.pop("validation_loss", None))
     assert "It was not evaluated" in text_of(folder)
 

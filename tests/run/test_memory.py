@@ -46,6 +46,17 @@ def least(config: Config, micro_batch_size: int, checkpointing: bool) -> int:
     return parts.total - parts.fragmentation
 
 
+def test_an_average_of_the_weights_is_counted(tmp_path: Path) -> None:
+    how = Execution(32)
+    without, averaged = (
+        recipe.count_memory(make(tmp_path, **{"training.average": share}), how, RUNTIME) for share in (0, 0.05)
+    )
+    assert without.average == 0
+    assert averaged.average == averaged.weights == averaged.total - without.total
+    copies = [recipe.with_snapshot(parts, 1 << 40).snapshot for parts in (without, averaged)]
+    assert copies[1] - copies[0] == averaged.average, "it is saved, too"
+
+
 def set_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
     """Free beside what the process has."""
     monkeypatch.setattr(recipe, "available_memory_bytes", lambda: num_bytes - RUNTIME)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from headrace.errors import CheckpointError
 from headrace.report.read import read_run
 from headrace.run.directory import read_environment, read_record, read_steps
-from headrace.run.records import CheckpointState, Environment, Record, Run, StepRecord
+from headrace.run.records import CheckpointState, Environment, Overfitting, Record, Run, StepRecord
 from headrace.run.resume import read_checkpoint_state
 from headrace.stages import Stage
 from headrace.training.evaluate import Evaluation
@@ -28,7 +28,7 @@ from tests.run.tiny_run import change_state
 Command = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
 BEFORE = ROOT / "tests" / "assets" / "before_the_house"
-RECORDS: list[type[Record]] = [StepRecord, Run, Environment, CheckpointState]
+RECORDS: list[type[Record]] = [StepRecord, Run, Overfitting, Environment, CheckpointState]
 
 
 def step_info(loss: float = 3.0, evaluation: Evaluation | None = None) -> StepInfo:

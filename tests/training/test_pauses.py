@@ -67,7 +67,8 @@ class World:
         self.now_s += min(due.text_s, self.text_s)
         self.evaluated.append((due.tokens, judged_tokens))
         loss = self.losses.pop(0) if len(self.losses) > 1 else (self.losses or [1.0])[0]
-        return Findings(Evaluation(loss, 1.0, due.tokens, 1, is_whole=not due.tokens), loss, "text")
+        evaluation = Evaluation(loss, 1.0, due.tokens, 1, is_whole=not due.tokens)
+        return Findings(evaluation, evaluation, "text")
 
     # Saving
 

@@ -19,6 +19,7 @@ from headrace.perf.breakdown import break_down, find_bottleneck
 from headrace.run.config import Config
 from headrace.run.directory import read_record
 from headrace.run.records import Run, TuningRecord
+from headrace.run.session.overfitting import remedies
 from headrace.units import human_bytes, human_count, human_energy, human_percent, human_time, plural
 
 LEAST_SHARE_PERCENT = 0.5
@@ -101,9 +102,23 @@ def _learned(run: Run) -> list[tuple[str, str]]:
         rows.append(("validation loss", f"{run.validation_loss:.4f}{bits}{_validated_on(run)}"))
     for source, loss in run.validation_loss_by_source.items():
         rows.append((f"  {printable(source)}", "no validation text" if loss is None else f"{loss:.4f}"))
+    if best := _best(run):
+        rows.append(("best step", best))
     if run.skipped_steps:
         rows.append(("skipped", f"{plural(run.skipped_steps, 'update')}: the loss or gradient was not finite"))
     return rows or [("loss", "unknown: no update was finished")]
+
+
+def _best(run: Run) -> str:
+    """Say which step the best checkpoint is from, where it is not the last; empty if it is."""
+    best, newest = run.best_validation_loss, run.compared_loss
+    if run.best_step is None or run.best_step >= run.steps or best is None or newest is None or newest < best:
+        return ""
+    later = "later steps made it worse" if run.overfitting else "no later step was better"
+    return (
+        f"{run.best_step:,}, with {best:.4f}; {later} ({newest:.4f} at the last evaluation, on the same sample)."
+        " generate, serve and export use it"
+    )
 
 
 def _improvement(run: Run) -> str:
@@ -177,6 +192,10 @@ def plain_lines(run: Run, config: Config) -> list[str]:
         "validation_loss": _figure(run.validation_loss),
         "validation_bits_per_byte": _figure(run.validation_bits_per_byte),
         "validation_tokens": run.validation_tokens,
+        "best_step": run.best_step,
+        "best_validation_loss": _figure(run.best_validation_loss),
+        "compared_loss": _figure(run.compared_loss),
+        "overfitting_since_step": run.overfitting.best_step if run.overfitting else None,
         **{
             f"validation_loss[{printable(name)}]": _figure(loss) for name, loss in run.validation_loss_by_source.items()
         },
@@ -217,10 +236,12 @@ def next_commands(run: Run, config: Config) -> list[str]:
     prompt = next((line.strip() for line in "\n".join(run.prompts).splitlines() if line.strip()), "")
     start = quoted(printable(prompt)[:PROMPT_CHARACTERS]) if prompt else '"..."'
     further = "" if run.was_stopped else f" {_further(run, config)}"
+    found = None if run.was_stopped else run.overfitting
+    better = [command for _, command in remedies(found, config, run.folder)] if found else []
     return [
         f"headrace generate {folder} --prompt {start}",
         f"headrace report {folder}",
-        f"headrace train --resume {folder}{further}",
+        *(better or [f"headrace train --resume {folder}{further}"]),  # going on would make it worse
     ]
 
 

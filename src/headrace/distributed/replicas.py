@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -35,6 +35,7 @@ class Replica:
         self.group = group
         self._forward: nn.Module = _Forward(network)
         self._native: dict[tuple[str, int, int], NativeStep] = {}
+        self._borrower: Network | None = None
 
     def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels) -> Tensor:
         """Return the network's hidden states of this process's rows."""
@@ -71,9 +72,17 @@ class Replica:
         """Return a context for the passes of a micro-batch; after the last one, gradients are means over the group."""
         return nullcontext()
 
-    def whole(self) -> AbstractContextManager[Network]:
-        """Return a context that gives rank 0 the network with all its weights; every process has to enter it."""
-        return nullcontext(self.network)
+    def whole(self, weights: Sequence[Tensor] | None = None) -> AbstractContextManager[Network]:
+        """Return a context that gives rank 0 the network with all its weights; every process has to enter it.
+
+        `weights`: others in the place of the parameters, such as an average, each divided among processes like its
+        parameter; training goes on with the parameters as they are.
+        """
+        if weights is None:
+            return nullcontext(self.network)
+        if self._borrower is None:
+            self._borrower = without_weights(self.network)
+        return lending(self._borrower, weights)
 
 
 class DdpReplica(Replica):
@@ -137,9 +146,7 @@ class FsdpReplica(Replica):
         from torch.distributed.fsdp import fully_shard
 
         super().__init__(network, group)
-        # A second network without weights of its own: `whole` lends it the gathered ones.
-        empty: dict[int, Any] = {id(parameter): nn.Parameter(torch.empty(0)) for parameter in network.parameters()}
-        self._twin = copy.deepcopy(network, empty)
+        self._gathered = without_weights(network)
         with group.exchanging("sharding the network"):
             mesh = init_device_mesh(network.device.type, (group.world_size,))
             for block in network.blocks:
@@ -152,15 +159,15 @@ class FsdpReplica(Replica):
             yield
 
     @contextmanager
-    def whole(self) -> Iterator[Network]:
+    def whole(self, weights: Sequence[Tensor] | None = None) -> Iterator[Network]:
+        gathered: list[Tensor] = []
         with self.group.exchanging("gathering the weights"):
-            for piece, parameter in zip(self.network.parameters(), self._twin.parameters(), strict=True):
+            for piece in self.network.parameters() if weights is None else weights:
                 full = as_whole(piece.detach())
                 if self.group.is_main:
-                    parameter.data = full
-        yield self._twin
-        for parameter in self._twin.parameters():
-            parameter.data = torch.empty(0)
+                    gathered.append(full)
+        with lending(self._gathered, gathered) as network:
+            yield network
 
 
 def make_replica(network: Network, group: Group, sharding: str) -> Replica:
@@ -168,6 +175,24 @@ def make_replica(network: Network, group: Group, sharding: str) -> Replica:
     if group.world_size == 1:
         return Replica(network, group)
     return FsdpReplica(network, group) if sharding == "fsdp" else DdpReplica(network, group)
+
+
+def without_weights(network: Network) -> Network:
+    """Return a network of the same kind that has no weights of its own: `lending` gives it some for a while."""
+    empty: dict[int, Any] = {id(parameter): nn.Parameter(torch.empty(0)) for parameter in network.parameters()}
+    return copy.deepcopy(network, empty)
+
+
+@contextmanager
+def lending(network: Network, weights: Iterable[Tensor]) -> Iterator[Network]:
+    """Give a network without weights those of each parameter, or none at all, for as long as the context lasts."""
+    for parameter, weight in zip(network.parameters(), weights, strict=False):
+        parameter.data = weight
+    try:
+        yield network
+    finally:
+        for parameter in network.parameters():
+            parameter.data = torch.empty(0)
 
 
 class _Forward(nn.Module):

@@ -90,7 +90,8 @@ def predict_run(config: Config) -> Plan:
         corpus_bytes=corpus.num_bytes,
         corpus_tokens=corpus.tokens,
         cache_bytes=corpus.tokens * (2 if model.vocab_size <= 1 << 16 else 4),
-        checkpoint_bytes=CHECKPOINTS_AT_ONCE * (memory.weights + state_bytes(work.counts, training.optimizer)),
+        checkpoint_bytes=CHECKPOINTS_AT_ONCE
+        * (memory.weights + memory.average + state_bytes(work.counts, training.optimizer)),
         free_disk_bytes=int(disk_of(Path(config.run.out or "."))["free_bytes"]),
         bound=_bound(machine, work, config, memory, execution, seconds, data_s),
         mixture="" if mixture.weights is None else mixture.describe(),
@@ -161,7 +162,8 @@ def _memory(config: Config, execution: Execution, runtime_bytes: int, footprint:
     parts = count_memory(config, execution, runtime_bytes, footprint.activation_bytes_per_token)
     if footprint.grown_bytes is None:
         return parts
-    counted = parts.total - parts.fragmentation - parts.loader - parts.runtime
+    # A rehearsal reads no text and averages nothing.
+    counted = parts.total - parts.fragmentation - parts.loader - parts.runtime - parts.average
     return replace(parts, fragmentation=max(0, footprint.grown_bytes - counted))
 
 

@@ -28,8 +28,10 @@ class MemoryParts:
     """Memory that the allocator holds and cannot use."""
     loader: int
     runtime: int
+    average: int = 0
+    """Average of the weights, where one is kept."""
     snapshot: int = 0
-    """Copy of weights and optimizer state that is written as a checkpoint while training goes on; 0: none is taken."""
+    """Copy of weights, average and optimizer state that is written as a checkpoint while training goes on; 0: none."""
 
     @property
     def total(self) -> int:
@@ -42,6 +44,7 @@ class MemoryParts:
             "weight copies": self.weight_copies,
             "gradients": self.gradients,
             "optimizer": self.optimizer,
+            "average": self.average,
             "activations": self.activations,
             "head buffer": self.head_buffer,
             "fragmentation": self.fragmentation,
@@ -63,13 +66,14 @@ def memory_parts(
     num_shards: int = 1,
     precision: str = "float32",
     is_native: bool = False,
+    average_bytes: int = 0,
 ) -> MemoryParts:
     """Estimate what training holds at its peak: the end of a forward pass, with gradients of earlier micro-batches.
 
     What the optimizer works in takes the place of activations, which are gone by then. `optimizer_bytes` is its state,
-    `runtime_bytes` what the process takes with nothing built, as measured, and `num_shards` the number of processes
-    that share the state of the model: each gathers the whole head while it computes. Native steps plan all that they
-    need as activations, and nothing else comes and goes.
+    `average_bytes` the average of the weights, `runtime_bytes` what the process takes with nothing built, as measured,
+    and `num_shards` the number of processes that share the state of the model: each gathers the whole head while it
+    computes. Native steps plan all that they need as activations, and nothing else comes and goes.
     """
     weights = FLOAT_BYTES * counts.num_parameters // num_shards
     head_weight = FLOAT_BYTES * config.vocab_size * config.d_model
@@ -87,6 +91,7 @@ def memory_parts(
         fragmentation=0 if is_native else int(FRAGMENTATION * (weights + copies + activations + head_buffer)),
         loader=loader_bytes,
         runtime=runtime_bytes,
+        average=average_bytes // num_shards,
     )
 
 

@@ -15,11 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from headrace.data.explain.ledger import Ledger
 from headrace.errors import CheckpointError, ReportError
+from headrace.files import pointed_to
 from headrace.perf import breakdown, flops, speed
+from headrace.perf.overfitting import Judged
 from headrace.perf.smoothing import SmoothedLoss
 from headrace.run.config import SECTIONS, Config
 from headrace.run.directory import RunFolder, read_environment, read_json, read_run_config, read_samples, read_steps
-from headrace.run.records import CorpusRecord, Environment, Run, StepRecord, TuningRecord
+from headrace.run.records import CorpusRecord, Environment, Overfitting, Run, StepRecord, TuningRecord
+from headrace.run.session.overfitting import find_overfitting
 from headrace.stages import UPDATING, Stage
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
@@ -98,6 +101,24 @@ class RunRecord:
     def evaluations(self) -> list[tuple[StepRecord, float]]:
         """Return the steps that were evaluated, and their validation losses."""
         return [(record, record.validation_loss) for record in self.metrics if record.validation_loss is not None]
+
+    @cached_property
+    def judged(self) -> list[Judged]:
+        """Return the evaluations on the sample that all of them are compared by."""
+        found = [record.judged(training_loss) for record, training_loss in self.smoothed_losses]
+        return [judged for judged in found if judged is not None]
+
+    @cached_property
+    def overfitting(self) -> Overfitting | None:
+        """Return how the run overfits at its newest evaluation; None if it does not."""
+        tokens = sum(ledger.tokens for ledger in self.ledger) if self.ledger else 0
+        return find_overfitting(self.config, self.judged, tokens or None)
+
+    @cached_property
+    def best_step(self) -> int | None:
+        """Return the step of the checkpoint `best`; None if there is none."""
+        found = re.fullmatch(r"step-(\d+)", pointed_to(self.folder / "checkpoints" / "best") or "")
+        return int(found[1]) if found else None
 
     @cached_property
     def shares(self) -> list[breakdown.Share]:

@@ -10,6 +10,7 @@ from headrace.report.blocks import Block, Command, Paragraph, Table
 from headrace.report.read import RunRecord
 from headrace.report.story import losses_fall
 from headrace.run.records import FindingRecord
+from headrace.run.session.overfitting import has_come_round, remedies
 from headrace.stages import PAUSES
 
 
@@ -22,7 +23,9 @@ def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
         measured += [(gain, [*name, *row]) for gain, row in _measured_gains(run)]
         predicted += [(gain, [*name, *row]) for gain, row in _predicted_gains(run)]
     rows = [row for part in (measured, predicted) for _, row in sorted(part, key=lambda one: -one[0])]
-    commands: list[Block] = [command for run in runs for command in _commands(run)]
+    commands: list[Block] = []
+    for run in runs:
+        commands += [*_commands(run), *_more_text(run)]
     if not rows:
         return [*commands, Paragraph("The breakdown shows nothing that would make it more than 1% faster.")]
     headings = [*(["run"] if len(runs) > 1 else []), "to be faster, try", "gain", "changes the result", "because"]
@@ -36,6 +39,9 @@ def _commands(run: RunRecord) -> Iterator[Command]:
     was_cut_short = run.summary is None or run.summary.was_stopped
     if (run.folder / "checkpoints").is_dir():
         yield Command(f"{of}Write text with it", f"headrace generate {folder} --prompt {shlex.quote(_prompt(run))}")
+    if run.overfitting is not None:
+        for title, line in remedies(run.overfitting, run.config, run.folder):
+            yield Command(f"{of}{title}: it learned the text by heart", line)
     if run.is_running:
         return
     if was_cut_short:
@@ -50,6 +56,14 @@ def _commands(run: RunRecord) -> Iterator[Command]:
         yield Command(f"{of}Train the same model in less time", changed)
     if run.tuning is None:
         yield Command(f"{of}Measure what would make it faster", f"headrace tune --run {folder}")
+
+
+def _more_text(run: RunRecord) -> Iterator[Paragraph]:
+    """Yield what helps most where a run learned its text by heart, and what no command can give."""
+    if run.overfitting is not None and has_come_round(run.overfitting):
+        yield Paragraph(
+            f"{run.prefix}More text helps most against learning by heart: add files or folders to data.sources."
+        )
 
 
 def _doubled_limits(run: RunRecord) -> str:

@@ -11,6 +11,7 @@ from headrace.perf import speed
 from headrace.report.blocks import Block, Paragraph, Quote, Table, Tiles
 from headrace.report.columns import SIZES, TIMES, in_one_unit
 from headrace.report.read import RunRecord
+from headrace.run.session.overfitting import describe
 from headrace.units import NOT_YET, UNKNOWN, human_bytes, human_count, human_percent, human_rate, human_time, plural
 
 NOTABLE = 0.01
@@ -44,11 +45,11 @@ def samples(runs: Sequence[RunRecord]) -> list[Block]:
 
 def losses_fall(run: RunRecord) -> bool:
     """Return whether the validation loss was still falling at the end of what the run has done."""
-    if len(run.evaluations) < 2:
+    if len(run.judged) < 2:
         return False
-    last_record, last = run.evaluations[-1]
-    earlier = [loss for record, loss in run.evaluations if record.step <= LATE * last_record.step]
-    return bool(earlier) and last < earlier[-1] * (1 - NOTABLE)
+    last = run.judged[-1]
+    earlier = [judged.loss for judged in run.judged if judged.step <= LATE * last.step]
+    return bool(earlier) and last.loss < earlier[-1] * (1 - NOTABLE)
 
 
 def _what(run: RunRecord) -> str:
@@ -98,15 +99,25 @@ def _how_good(run: RunRecord) -> str:
         return f"Training loss {_loss(run.training_loss)} nats per token; {guess}. {so_far}"
     last = run.evaluations[-1][1]
     sentence = f"On text that it was not trained on, it reached a loss of {last:.3f} nats per token; {guess}."
-    best_record, best = min(run.evaluations, key=lambda pair: pair[1])
-    if last > best * (1 + NOTABLE):
-        lowest = f"was lowest at step {best_record.step:,} ({best:.3f})"
-        return f"{sentence} It {lowest} and has risen since: the model is learning the text by heart."
+    if run.overfitting is not None:
+        told = describe(run.overfitting)
+        return f"{sentence} {told[0].upper()}{told[1:]}{_kept(run)}"
+    best = min(run.judged, key=lambda judged: judged.loss, default=None)
+    if best is not None and run.judged[-1].loss > best.loss * (1 + NOTABLE):
+        return f"{sentence} It was lowest at step {best.step:,} ({best.loss:.3f}) and has risen since.{_kept(run)}"
     return f"{sentence} The loss was still falling at the end." if losses_fall(run) and not run.is_running else sentence
 
 
 def _has_no_validation(run: RunRecord) -> bool:
     return not (run.config.data.validation_fraction or run.config.data.validation_sources)
+
+
+def _kept(run: RunRecord) -> str:
+    """Say of which step the best checkpoint is, where that is not the last step."""
+    step = run.best_step
+    if step is None or step == run.metrics[-1].step:
+        return ""
+    return f" The checkpoint of step {step:,} is kept as the best, which generate, serve and export use."
 
 
 def _main_tiles(run: RunRecord) -> list[tuple[str, str, str]]:

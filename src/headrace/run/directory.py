@@ -32,6 +32,8 @@ from pydantic import ValidationError
 from headrace.errors import CheckpointError, HeadraceError, TrainingError
 from headrace.files import make_link, refuse_links, without_nan, write_atomically, writing_failed
 from headrace.locks import is_held, take_lock
+from headrace.perf.overfitting import Judged
+from headrace.perf.smoothing import SmoothedLoss
 from headrace.run.config import Config
 from headrace.run.records import Environment, Record, StepRecord, upgraded_config
 
@@ -50,6 +52,8 @@ class History:
     """Losses of the updates that were not skipped."""
     steps: list[int] = field(default_factory=list)
     """Steps of these losses."""
+    evaluations: list[Judged] = field(default_factory=list)
+    """Every evaluation, on the sample that all of them are compared by."""
     validations: list[tuple[int, float]] = field(default_factory=list)
     """Step and loss of every evaluation."""
     validation_loss: float | None = None
@@ -132,7 +136,7 @@ class RunFolder:
 
     def history(self, step: int) -> History:
         """Read what the steps up to this one left behind, for a run that is resumed."""
-        history = History()
+        history, smoothed = History(), SmoothedLoss()
         for _, record in read_steps(self.path / "metrics.jsonl"):
             if record is None or record.step > step:
                 continue
@@ -140,6 +144,9 @@ class RunFolder:
             if record.loss is not None:
                 history.losses.append(record.loss)
                 history.steps.append(record.step)
+                smoothed.add(record.loss)
+            if (judged := record.judged(smoothed.value)) is not None:
+                history.evaluations.append(judged)
             if record.validation_loss is not None:
                 history.validation_loss = record.validation_loss
                 history.validations.append((record.step, record.validation_loss))

@@ -23,6 +23,7 @@ from headrace.run.records import Environment
 from headrace.run.remembered_scaling import Scaling
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
+from headrace.training.optimizers.average import average_bytes
 from headrace.training.pauses import saves_before_end
 
 PEAK_SECONDS = 0.3  # of measuring the peak on a quiet machine
@@ -55,6 +56,7 @@ def describe_environment(
         num_shards=num_shards(config),
         precision=execution.precision,
         is_native=execution.engine == "native",
+        average_bytes=average_bytes(counts.num_parameters, training.average),
     )
     if saves_before_end(training, 60 * training.max_minutes, training.max_steps):
         parts = with_snapshot(parts, training.memory_budget or available_memory_bytes() + runtime_bytes)

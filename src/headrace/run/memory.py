@@ -19,6 +19,7 @@ from headrace.training.activations import native_bytes_per_token
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
+from headrace.training.optimizers.average import average_bytes
 from headrace.units import human_bytes
 
 BATCHES_HELD = 4  # batches that the loader and the step hold in memory together
@@ -56,12 +57,13 @@ def count_memory(
         num_shards=num_processes if config.run.sharding == "fsdp" else 1,
         precision=execution.precision,
         is_native=is_native,
+        average_bytes=average_bytes(counts.num_parameters, training.average),
     )
 
 
 def with_snapshot(parts: MemoryParts, limit: int) -> MemoryParts:
-    """Return the memory with a copy of weights and optimizer state, where it fits; else saving waits without one."""
-    snapshot = parts.weights + parts.optimizer
+    """Return the memory with a copy of all that is saved, where it fits; else saving waits without one."""
+    snapshot = parts.weights + parts.average + parts.optimizer
     return replace(parts, snapshot=snapshot) if parts.total + snapshot <= limit else parts
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headrace.activity import Activity, ignore
 from headrace.data.explain.description import describe
@@ -33,6 +34,7 @@ from headrace.run.session.computing import RunComputing
 from headrace.run.session.corpus_facts import corpus_facts
 from headrace.run.session.evaluation import FIRST_TEXT_S, RunEvaluation
 from headrace.run.session.mixture import RunMixture, adopt_mixture
+from headrace.run.session.overfitting import OverfittingWatch
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
 from headrace.run.start.origin import find_origin
@@ -42,9 +44,10 @@ from headrace.run.trackers.beside import open_trackers
 from headrace.stages import Stage
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
 from headrace.training.loop import BatchStream, Loop, StepInfo, StopWaiting
+from headrace.training.optimizers.average import WeightAverage, average_bytes
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.pauses import FEWEST_TOKENS, MOST_TOKENS, Due
-from headrace.training.restore import load_optimizer, load_weights
+from headrace.training.restore import load_optimizer, load_training_weights
 from headrace.training.schedule import Limits, Position
 from headrace.training.step import TrainStep
 
@@ -165,12 +168,13 @@ class Pretraining:
         config, group = self.config, self.group
         self.activity("building the network")
         self.network = self._origin.build_network(config)
-        check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network))
+        check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network, bool(config.training.average)))
         self.computing = RunComputing(
             config, self.network, self.loader, group, self.folder, self._machine, self._scaling, self._begin
         )
+        self._saved_average: list[Tensor] | None = None
         if saved is not None and resume_from is not None:
-            load_weights(resume_from, self.network)
+            self._saved_average = load_training_weights(resume_from, self.network, bool(config.training.average))
             self._batches.restore(saved.loader)
             self.notices.append(f"resuming from step {saved.position.step:,} ({resume_from})")
         else:
@@ -186,6 +190,18 @@ class Pretraining:
         self._evaluator, notice = open_evaluator(config, self.loader.cache, self.computing.execution)
         self.notices += [notice] if notice else []
 
+    def _bytes_to_come(self) -> int:
+        """Return the bytes that optimizer and average will still allocate in this process."""
+        share = 0.0 if self._saved_average is not None else self.config.training.average
+        needed = self.optimizer.bytes_to_come() + average_bytes(self.counts.num_parameters, share)
+        return needed // num_shards(self.config)
+
+    def _open_average(self, step: int) -> WeightAverage | None:
+        """Begin an average of the weights, or go on with the saved one, if the configuration asks for one."""
+        saved, self._saved_average = self._saved_average, None
+        share = self.config.training.average
+        return WeightAverage(self.network, share, step, saved) if share else None
+
     def _open_loop(self, stack: ExitStack, limits: Limits, position: Position, resume_from: Path | None) -> None:
         """Make the network a replica of the group, load the optimizer's state, and build the loop."""
         config, training, group = self.config, self.config.training, self.group
@@ -196,6 +212,8 @@ class Pretraining:
         self.optimizer = Optimizer(self.network, training)  # sharding replaces the parameters
         if resume_from is not None:
             load_optimizer(resume_from, self.optimizer)
+        average = self._open_average(position.step)
+        averaged = average.weights if average else None
         # The whole checkpoint has been read, so records of later steps may be removed.
         begun = (
             Environment(**environment(), execution=asdict(self.computing.execution)) if group.is_main else Environment()
@@ -206,7 +224,9 @@ class Pretraining:
             stack.callback(tracker.close)
         if self._evaluator is not None:
             stack.callback(self._evaluator.close)
-        self._evaluation = RunEvaluation(self._replica, self._evaluator, self.tokenizer, training, self._begin)
+        self._evaluation = RunEvaluation(
+            self._replica, self._evaluator, self.tokenizer, training, self._begin, averaged
+        )
         self._saving = RunSaving(
             self._checkpoints,
             self._replica,
@@ -216,9 +236,10 @@ class Pretraining:
             training,
             self.is_validated,
             self._begin,
+            averaged,
         )
         stack.callback(self._saving.close)  # waits for a save under way
-        step = TrainStep(self._replica, self.optimizer, self.computing.for_steps, training.gradient_clip)
+        step = TrainStep(self._replica, self.optimizer, self.computing.for_steps, training.gradient_clip, average)
         self.loop = Loop(
             training,
             limits,
@@ -229,7 +250,7 @@ class Pretraining:
             self._saving,
             self._should_stop,
             group,
-            checkpoint_bytes(self.network),
+            checkpoint_bytes(self.network, average is not None),
         )
 
     def _bytes_to_come(self) -> int:
@@ -285,12 +306,14 @@ class Pretraining:
         self.computing.check_memory()
         meter = EnergyMeter() if self.group.is_main and self.group.num_machines == 1 else None
         tally = Tally(run, self.counts.training_flops_per_token, self.history.losses, self._began, meter)
+        watch = OverfittingWatch(self.config, self.history.evaluations, lambda: self.corpus()["epoch_tokens"])
         self.activity(f"computing step {position.step + 1:,}")
         with self.folder.metrics() as metrics:
             for info in self.loop.steps():
                 self._follow(info)
                 tally.peak_flops = self.computing.peak_flops
                 tally.add(info, position)
+                run.warnings += watch.follow(info, run)
                 recorder.add(info, metrics)
                 if info.seconds[Stage.SAVING] and self.group.is_main:
                     self._describe_corpus()

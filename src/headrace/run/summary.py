@@ -28,7 +28,9 @@ def recall(run: Run, position: Position, history: History) -> None:
     if history.losses:
         run.first_loss, run.train_loss = history.losses[0], history.losses[-1]
         run.smoothed_loss = SmoothedLoss(history.losses).value
+    run.best_step = position.best_step
     run.validation_loss = history.validation_loss
+    run.compared_loss = history.evaluations[-1].loss if history.evaluations else None
     run.validation_bits_per_byte = history.validation_bits_per_byte
     run.energy_joules = history.energy_joules
     run.first_sample, run.last_sample = history.first_sample, history.last_sample
@@ -65,6 +67,7 @@ class Tally:
         insort(self._wait_percents, speed.wait_percent(info.seconds[Stage.DATA_WAIT], info.step_s))
         run.steps, run.tokens, run.train_seconds = info.step, info.tokens, info.elapsed_s
         run.skipped_steps, run.best_validation_loss = position.bad_steps, position.best_loss
+        run.best_step = position.best_step
         if not info.is_skipped:
             run.first_loss = info.loss if run.first_loss is None else run.first_loss
             run.train_loss, run.smoothed_loss = info.loss, self._smoothed.add(info.loss)

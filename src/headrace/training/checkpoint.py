@@ -3,6 +3,7 @@
 checkpoints/step-00001000/   config.json  generation_config.json  model.safetensors
                              tokenizer.json  tokenizer_config.json
                              optimizer.safetensors  state.json (written last, with a hash of every other file)
+                             unaveraged.safetensors (only where the model is an average of weights)
 checkpoints/last, best       links to two of them; the others are removed
 """
 
@@ -15,7 +16,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,29 @@ from headrace.files import (
     write_checked_json,
     writing_failed,
 )
+from headrace.models.counts import FLOAT_BYTES
 from headrace.models.network import Network
-from headrace.training.restore import MODEL, OPTIMIZER, STATE, STATE_VERSION, file_hash, name_whole_one, newest_whole
+from headrace.training.restore import (
+    MODEL,
+    OPTIMIZER,
+    STATE,
+    STATE_VERSION,
+    UNAVERAGED,
+    file_hash,
+    name_whole_one,
+    newest_whole,
+)
 
 CHECKPOINT_NAME = r"step-\d{8,}"
 
 
-def checkpoint_bytes(network: Network) -> int:
-    """Return the disk space of one checkpoint: weights, and at most two numbers of optimizer state per weight."""
-    return 12 * sum(parameter.numel() for parameter in network.parameters()) + (8 << 20)
+def checkpoint_bytes(network: Network, is_averaged: bool = False) -> int:
+    """Return the disk space of one checkpoint: weights, and at most two numbers of optimizer state per weight.
+
+    `is_averaged`: whether it holds an average of the weights beside them.
+    """
+    numbers = 4 if is_averaged else 3
+    return numbers * FLOAT_BYTES * sum(parameter.numel() for parameter in network.parameters()) + (8 << 20)
 
 
 def check_disk_space(folder: Path, needed: int) -> None:
@@ -64,13 +79,21 @@ class Contents:
     files: Mapping[str, bytes]
     """The small files, by name."""
     weights: Mapping[str, Tensor]
-    """Weights under the names of transformers."""
+    """Weights of the model, under the names of transformers."""
     optimizer: Mapping[str, Tensor]
+    unaveraged: Mapping[str, Tensor] = field(default_factory=dict)
+    """Weights that training goes on with, where those of the model are an average of them."""
+
+    @property
+    def tensor_files(self) -> dict[str, Mapping[str, Tensor]]:
+        """The tensors by the name of their file."""
+        files = {OPTIMIZER: self.optimizer, MODEL: self.weights}
+        return {**files, UNAVERAGED: self.unaveraged} if self.unaveraged else files
 
     @property
     def nbytes(self) -> int:
         """Return about the disk space that it takes."""
-        tensors = [*self.weights.values(), *self.optimizer.values()]
+        tensors = [tensor for file in self.tensor_files.values() for tensor in file.values()]
         return sum(tensor.nbytes for tensor in tensors) + sum(map(len, self.files.values())) + (1 << 20)
 
 
@@ -112,14 +135,15 @@ class Checkpoints:
                 (folder / name).write_bytes(data)
             mode = (folder / "config.json").stat().st_mode
 
-            def write_tensors(name: str, tensors: Mapping[str, Tensor]) -> str:
-                save_file(dict(tensors), folder / name, metadata={"format": "pt"})
+            def write_tensors(name: str) -> str:
+                save_file(dict(contents.tensor_files[name]), folder / name, metadata={"format": "pt"})
                 os.chmod(folder / name, mode)  # safetensors makes files that nobody else can read
                 return _seal_file(folder / name)
 
+            here, *others = contents.tensor_files
             with ThreadPoolExecutor(1, "headrace-save") as beside:  # most of the time goes into hashing
-                model = beside.submit(write_tensors, MODEL, contents.weights)
-                hashes = {OPTIMIZER: write_tensors(OPTIMIZER, contents.optimizer), MODEL: model.result()}
+                written = beside.map(write_tensors, others)
+                hashes = {here: write_tensors(here), **dict(zip(others, written, strict=True))}
             return Unsealed(folder, hashes | {name: _seal_file(folder / name) for name in contents.files})
         except BaseException as problem:
             shutil.rmtree(folder, ignore_errors=True)

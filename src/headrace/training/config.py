@@ -57,6 +57,9 @@ class TrainingConfig(BaseModel):
     """wsd: share of the run in which the learning rate falls."""
     final_learning_rate: float = Field(default=0.02, ge=0, le=1)
     """Learning rate at the end, as a share of the peak."""
+    average: float = Field(default=0, ge=0, le=1)
+    """Share of the updates so far over which weights are averaged, such as 0.05; the average is what is evaluated and
+    saved as the model. 0: the newest weights are."""
     gradient_clip: float = Field(default=1.0, ge=0)
     """Largest norm of the gradient; 0: no limit."""
     gradient_checkpointing: bool = False

@@ -36,8 +36,8 @@ class Findings:
     """What an evaluation found out; in a group, rank 0 has it."""
 
     evaluation: Evaluation | None = None
-    judged_loss: float | None = None
-    """Loss on the sample that all evaluations of the run are compared by."""
+    judged: Evaluation | None = None
+    """Evaluation on the sample that all evaluations of the run are compared by."""
     text: str | None = None
 
 
@@ -95,6 +95,8 @@ class StepInfo:
     mean_data_wait_s: float = 0.0
     """Data wait averaged over all processes."""
     evaluation: Evaluation | None = None
+    judged: Evaluation | None = None
+    """Evaluation on the sample that all evaluations of the run are compared by; in a group, rank 0 has it."""
     sample: str | None = None
     warning: str | None = None
     is_last: bool = False
@@ -257,15 +259,15 @@ class Loop:
         assert due.tokens is not None
         position, judged_tokens = self.position, self._pauses.judged_tokens(due.tokens)
         found = self._evaluating.evaluate(due, judged_tokens)
-        info.evaluation, info.sample = found.evaluation, found.text
-        loss = found.judged_loss
+        info.evaluation, info.judged, info.sample = found.evaluation, found.judged, found.text
+        loss = found.judged.loss if found.judged else None
         is_lower = loss is not None and (position.best_loss is None or loss < position.best_loss)
         mine = [float(is_lower), loss or 0.0, self._clock() - began]
         is_best, best_loss, position.elapsed_s = self._group.from_main(mine, "waiting for rank 0 to evaluate")
         position.sample_tokens = judged_tokens
         if not is_best or not (due.saves or self._pauses.can_save_best):
             return False
-        position.best_loss = best_loss
+        position.best_loss, position.best_step = best_loss, position.step
         return True
 
     def _save_last(self) -> None:

@@ -21,6 +21,8 @@ from headrace.training.optimizers.optimizer import Optimizer
 
 STATE_VERSION = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+UNAVERAGED = "unaveraged.safetensors"
+"""The weights that training goes on with, where those of the model are an average of them."""
 NEEDED_FILES = {MODEL, OPTIMIZER, "config.json", "tokenizer.json", "tokenizer_config.json"}
 FLOAT32 = "F32"  # the name in safetensors
 FILE_NAME = re.compile(r"\w[\w.-]*")
@@ -55,13 +57,29 @@ def name_whole_one(folder: Path, other_than: str) -> str:
     return f"{found} is whole: `headrace train --resume {found}` continues from it."
 
 
-def load_weights(checkpoint: Path, network: Network) -> None:
+def load_weights(checkpoint: Path, network: Network, file: str = MODEL) -> None:
     """Load the weights of a checkpoint; those of another model are refused by the name of the tensor."""
-    path = checkpoint / MODEL
+    path = checkpoint / file
     expected = {name: tuple(tensor.shape) for name, tensor in network.to_hugging_face()[1].items()}
     with _offering_another(checkpoint):
         _check_layout(path, expected, "the weights of another model")
         network.load_hugging_face(dict(_load(path)))
+
+
+def load_training_weights(checkpoint: Path, network: Network, is_averaged: bool) -> list[Tensor] | None:
+    """Load the weights that training goes on with, and return the average that was saved as the model.
+
+    `is_averaged`: whether training goes on averaging; None is returned if not, or if it has not averaged before.
+    """
+    if not (checkpoint / UNAVERAGED).exists():
+        load_weights(checkpoint, network)
+        return None
+    average = None
+    if is_averaged:
+        load_weights(checkpoint, network)
+        average = [parameter.detach().clone() for parameter in network.parameters()]
+    load_weights(checkpoint, network, UNAVERAGED)
+    return average
 
 
 def load_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
@@ -108,7 +126,8 @@ def _read_whole(checkpoint: Path) -> dict[str, Any]:
     for name in files:
         if not FILE_NAME.fullmatch(name):
             raise CheckpointError(f"{checkpoint / STATE}: {name!r} is not the name of a file of a checkpoint.")
-    for name in sorted(NEEDED_FILES | files.keys()):
+    not_listed = {UNAVERAGED} if (checkpoint / UNAVERAGED).exists() else set()  # which would be loaded
+    for name in sorted(NEEDED_FILES | files.keys() | not_listed):
         file = checkpoint / name
         if not file.is_file():
             raise CheckpointError(f"{file}: missing from the checkpoint.")

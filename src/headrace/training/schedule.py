@@ -23,6 +23,8 @@ class Position:
     bad_steps: int = 0
     """Updates that were skipped because they were not finite."""
     best_loss: float | None = None
+    best_step: int | None = None
+    """Step of the checkpoint with the best loss."""
     sample_tokens: int | None = None
     """Tokens of the sample that evaluations are compared by; 0: the whole validation part; None: not evaluated yet."""
     reserve_s: float = 0.0

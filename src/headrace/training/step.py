@@ -17,6 +17,7 @@ from headrace.models.kernels import PLAIN, Kernels
 from headrace.models.loss import head_loss
 from headrace.models.network import Network
 from headrace.training.execution import Execution
+from headrace.training.optimizers.average import WeightAverage
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.ways.memory import SPARE_BYTES, pass_bytes
 
@@ -92,14 +93,23 @@ class TrainStep:
     """A function from batches to updates. In a group, each process brings its own rows, and all do the same update."""
 
     def __init__(
-        self, replica: Replica, optimizer: Optimizer, execution: Execution | Choosing, gradient_clip: float
+        self,
+        replica: Replica,
+        optimizer: Optimizer,
+        execution: Execution | Choosing,
+        gradient_clip: float,
+        average: WeightAverage | None = None,
     ) -> None:
-        """`execution`: one way to compute all steps, or the ways to choose from while they are computed."""
+        """`execution`: one way to compute all steps, or the ways to choose from while they are computed.
+
+        `average`: follows the weights from update to update.
+        """
         self._replica = replica
         self._optimizer = optimizer
         self._choosing = None if isinstance(execution, Execution) else execution
         self._execution = execution if isinstance(execution, Execution) else execution.best
         self._clip = gradient_clip or float("inf")
+        self._average = average
         self._execution.set_threads()
 
     def __call__(self, batch: TokenBatch, learning_rate_factor: float) -> StepResult:
@@ -121,6 +131,8 @@ class TrainStep:
         if is_finite:  # a NaN never reaches the weights
             with group.exchanging("updating the weights"):
                 self._optimizer.step(learning_rate_factor, self._execution, group)
+        if self._average is not None:
+            self._average.follow()
         network.zero_grad(set_to_none=True)
         return StepResult(loss, norm, is_finite, replace(seconds, optimizer=time.perf_counter() - began))
 

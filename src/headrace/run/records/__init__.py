@@ -10,6 +10,7 @@ from __future__ import annotations
 from headrace.run.records.checkpoint import CheckpointState, SavedModel, upgraded_config
 from headrace.run.records.corpus import Chunking, CorpusRecord, MixtureRecord, Vocabulary
 from headrace.run.records.environment import Environment
+from headrace.run.records.overfitting import Overfitting
 from headrace.run.records.record import Figure, Record, StageSeconds
 from headrace.run.records.start import StartRecord
 from headrace.run.records.step import StepRecord
@@ -24,6 +25,7 @@ __all__ = [
     "Figure",
     "FindingRecord",
     "MixtureRecord",
+    "Overfitting",
     "Record",
     "Run",
     "SavedModel",

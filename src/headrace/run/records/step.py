@@ -9,9 +9,13 @@ from typing import Any
 from pydantic import model_validator
 
 from headrace.perf import speed
+from headrace.perf.overfitting import Judged
 from headrace.run.records.record import Figure, Record, StageSeconds
 from headrace.stages import Stage, update_seconds
 from headrace.training.loop import StepInfo
+
+UNKNOWN_SAMPLE_TOKENS = 10_000
+"""Tokens of a validation sample whose size an older version did not write."""
 
 
 class StepRecord(Record):
@@ -63,6 +67,10 @@ class StepRecord(Record):
     """Tokens of the validation sample."""
     validation_is_whole: bool = False
     """Whether the validation sample was the whole validation part."""
+    compared_loss: Figure = None
+    """Loss on the validation sample that all evaluations are compared by; only where validation_loss is of another."""
+    compared_tokens: int | None = None
+    """Tokens of that sample."""
     skipped: bool = False
     """Whether the update was skipped because its loss or gradient was not finite."""
     not_finite: tuple[str, ...] = ()
@@ -90,6 +98,8 @@ class StepRecord(Record):
                 "validation_tokens": evaluation.num_tokens,
                 "validation_is_whole": evaluation.is_whole,
             }
+        if info.judged is not None and info.judged is not evaluation:
+            gauges |= {"compared_loss": info.judged.loss, "compared_tokens": info.judged.num_tokens}
         return cls(
             step=info.step,
             tokens=info.tokens,
@@ -104,6 +114,17 @@ class StepRecord(Record):
             warning=info.warning,
             **gauges,
         )
+
+    def judged(self, training_loss: float | None) -> Judged | None:
+        """Return the evaluation after this step, as it is compared with others; None if there was none.
+
+        `training_loss`: the smoothed one at this step.
+        """
+        loss = self.validation_loss if self.compared_loss is None else self.compared_loss
+        if loss is None or training_loss is None:
+            return None
+        sample_tokens = self.compared_tokens or self.validation_tokens or UNKNOWN_SAMPLE_TOKENS
+        return Judged(self.step, self.tokens, self.elapsed_s, loss, training_loss, sample_tokens)
 
     @property
     def data_wait_percent(self) -> float:

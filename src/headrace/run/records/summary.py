@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import AliasChoices, Field, field_serializer
 
+from headrace.run.records.overfitting import Overfitting
 from headrace.run.records.record import Figure, Record, StageSeconds
 from headrace.run.records.start import StartRecord
 
@@ -36,6 +37,12 @@ class Run(Record):
     """Newest loss on the validation sample."""
     best_validation_loss: Figure = None
     """Lowest loss on the validation sample that checkpoints are compared by."""
+    best_step: int | None = None
+    """Step of that loss: the checkpoint `best`, which generate, serve and export use."""
+    compared_loss: Figure = None
+    """Newest loss on that same sample."""
+    overfitting: Overfitting | None = None
+    """Set while the validation loss rises, beyond what noise explains, and the training loss falls; else null."""
     validation_bits_per_byte: Figure = None
     """Newest validation loss in bits per byte of text."""
     validation_loss_by_source: dict[str, Figure] = Field(default_factory=dict)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+
+from torch import Tensor
 
 from headrace.activity import Activity, ignore
 from headrace.data.tokens.tokenizers import Tokenizer
@@ -35,8 +38,13 @@ class RunEvaluation:
         tokenizer: Tokenizer,
         training: TrainingConfig,
         activity: Activity = ignore,
+        average: Sequence[Tensor] | None = None,
     ) -> None:
-        """`evaluator`: None where there is no text to evaluate on, and in all processes but rank 0."""
+        """`evaluator`: None where there is no text to evaluate on, and in all processes but rank 0.
+
+        `average`: weights to evaluate in the place of those that are trained; None: those.
+        """
+        self._average = average
         self._replica, self._evaluator, self._tokenizer = replica, evaluator, tokenizer
         texts = evaluator.texts(ROWS_TO_PROMPT_FROM) if evaluator and not training.given_prompts else []
         self.prompts = training.given_prompts or [first_prompt(texts)]
@@ -49,13 +57,13 @@ class RunEvaluation:
     def first_text(self, seconds: float) -> str:
         """Return text of the untrained network."""
         self._make_room()
-        with self._replica.whole() as network:
+        with self._replica.whole(self._average) as network:
             return self._write(network, seconds) if self._replica.group.is_main else ""
 
     def measure(self, seconds: float) -> EvaluationCosts:
         """Measure in about this time what evaluating costs; text by its first tokens, unless some was written."""
         self._make_room()
-        with self._replica.whole() as network:
+        with self._replica.whole(self._average) as network:
             if not self._replica.group.is_main:
                 return EvaluationCosts()
             if not self._text_s:
@@ -69,7 +77,7 @@ class RunEvaluation:
         """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
         self._activity("evaluating")
         self._make_room()
-        with self._replica.whole() as network:
+        with self._replica.whole(self._average) as network:
             if not self._replica.group.is_main:
                 return Findings()
             text = self._write(network, due.text_s) if due.text_s else None
@@ -78,7 +86,7 @@ class RunEvaluation:
             evaluation = judged = self._evaluator(network, due.tokens)
             if not self._evaluator.is_same(due.tokens, judged_tokens):
                 judged = self._evaluator(network, judged_tokens)
-            return Findings(evaluation, judged.loss, text)
+            return Findings(evaluation, judged, text)
 
     def _make_room(self) -> None:
         """Give back memory that only steps need, if forward passes would take too much: as much as gradients do."""

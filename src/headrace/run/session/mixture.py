@@ -85,7 +85,7 @@ def adopt_mixture(
     if saved is None:
         return Adopted(notices, tokenizer)
     if saved.position.best_loss is not None and not is_same_mixture(config, saved.config):
-        saved.position.best_loss = None
+        saved.position.best_loss = saved.position.best_step = None
         notices.append("evaluations are of the new mixture from here on, so that the best checkpoint is chosen anew")
     num_first = len(data.earlier_mixtures[0].weights or [1.0]) if data.earlier_mixtures else len(data.sources)
     is_grown = num_first < len(data.sources) and given_cache(config) is None

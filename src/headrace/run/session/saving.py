@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.replicas import Replica
 from headrace.machine.facts import peak_memory_bytes
 from headrace.machine.hardware import available_memory_bytes
-from headrace.models.network import Network
 from headrace.run.records import CheckpointState
 from headrace.training.checkpoint import Checkpoints, Contents, small_files
 from headrace.training.config import TrainingConfig
@@ -27,7 +26,7 @@ Tensors = Mapping[str, Tensor]
 class RunSaving:
     """Saves a run; the files do not depend on how the network is shared out among processes.
 
-    Where there is no memory for a copy of weights and optimizer state, training waits until they are written.
+    Where there is no memory for a copy of all that is saved, training waits until it is written.
     """
 
     def __init__(
@@ -40,8 +39,13 @@ class RunSaving:
         training: TrainingConfig,
         is_validated: bool,
         activity: Activity = ignore,
+        average: Sequence[Tensor] | None = None,
     ) -> None:
-        """`describe`: returns the state of the run, which is saved with its tensors."""
+        """`describe`: returns the state of the run, which is saved with its tensors.
+
+        `average`: weights to save as the model, with those that are trained beside them; None: only those.
+        """
+        self._average = average
         self._saver = Saver(checkpoints)
         self._replica, self._optimizer, self._tokenizer = replica, optimizer, tokenizer
         self._describe, self._memory_budget, self._is_validated = describe, training.memory_budget, is_validated
@@ -62,9 +66,15 @@ class RunSaving:
         group = self._replica.group
         with group.exchanging("gathering the optimizer's state"):
             optimizer = {name: tensor for name, tensor in self._optimizer.tensors() if group.is_main}
-        with self._replica.whole() as network:
+        unaveraged: Tensors = {}
+        if self._average is not None:
+            with self._replica.whole() as network:
+                unaveraged = network.to_hugging_face()[1] if group.is_main else {}
+        with self._replica.whole(self._average) as network:
             if group.is_main:
-                self._begin(network, optimizer, is_last)
+                kinds = {"weights": network.to_hugging_face()[1], "optimizer": optimizer, "unaveraged": unaveraged}
+                self._files = self._files or small_files(network, self._tokenizer)
+                self._begin(kinds, is_last)
 
     def seal(self, is_best: bool) -> None:
         """Complete the checkpoint that was begun with the present position."""
@@ -87,14 +97,13 @@ class RunSaving:
         """Wait for a save under way."""
         self._saver.close()
 
-    def _begin(self, network: Network, optimizer: Tensors, is_last: bool) -> None:
-        self._files = self._files or small_files(network, self._tokenizer)
-        weights: Tensors = network.to_hugging_face()[1]
-        is_copied = not is_last and self._has_memory_for([*weights.values(), *optimizer.values()])
+    def _begin(self, kinds: dict[str, Tensors], is_last: bool) -> None:
+        tensors = [tensor for kind in kinds.values() for tensor in kind.values()]
+        is_copied = not is_last and self._has_memory_for(tensors)
         if is_copied:
-            weights, optimizer = self._copied(weights, "model"), self._copied(optimizer, "optimizer")
+            kinds = {kind: self._copied(tensors, kind) for kind, tensors in kinds.items()}
         self._must_wait = not is_last and not is_copied
-        self._saver.begin(Contents(self._files, weights, optimizer))
+        self._saver.begin(Contents(self._files, **kinds))
 
     def _has_memory_for(self, tensors: list[Tensor]) -> bool:
         """Return whether a copy of tensors stays within the budget, or without one within what is free."""
