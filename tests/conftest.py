@@ -42,7 +42,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def disk_that_need_not_keep_up() -> Iterator[None]:
-    """Do not wait until files are on the disk, which only a power cut could show, and which takes minutes in all.
+    """Do not wait until files are on the disk, which only a power cut could show, and which takes long.
 
     `tests/test_durable.py` proves that headrace asks for it, and processes that tests start do wait.
     """
