@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
 SIZE ?= quick
+WORKERS ?= 2
 ifeq ($(SIZE),full)
 LOADERS ?= --batch-size 256,512,1024
 TRAIN ?= --num-repeats 5 --num-steps 5
@@ -51,11 +52,14 @@ sanitize: $(VENV)/.installed  ## native steps of random shapes under AddressSani
 	  -Wl,-rpath,$(abspath $(SANITIZED)/headrace/native) -o $(SANITIZED)/fuzz
 	UBSAN_OPTIONS=halt_on_error=1 $(SANITIZED)/fuzz
 
-test: $(VENV)/.installed  ## lint, types and tests (under 8 minutes on 2 cores)
+# Tests of one file share fixtures, so a process takes whole files, in their order: the last ones are short.
+IN_PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+
+test: $(VENV)/.installed  ## lint, types and tests in 2 processes (WORKERS=0: in one), under 8 minutes on 2 cores
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 
 docs: $(VENV)/.installed  ## build the documentation site into site/; a broken link or a missing page fails it
 	$(BIN)/python tools/write_reference.py --check

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +38,64 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("user-cache")))
         patch.setenv("TRACKIO_DIR", str(tmp_path_factory.mktemp("trackio")))  # read when trackio is imported
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def disk_that_need_not_keep_up() -> Iterator[None]:
+    """Do not wait until files are on the disk, which only a power cut could show, and which takes long.
+
+    `tests/test_durable.py` proves that headrace asks for it, and processes that tests start do wait.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def machine_measured_once() -> Iterator[None]:
+    """Measure the rates of the machine once, and remember them as if it were quiet.
+
+    What other programs disturbed is not remembered, so on a busy machine every run would measure for seconds.
+    """
+    import torch
+
+    from headrace.run import environment, machine
+
+    def once(measure: Callable[..., Any]) -> Callable[..., Any]:
+        known: dict[Any, Any] = {}
+
+        def measured(*arguments: Any) -> Any:
+            key = (*arguments, torch.get_num_threads())
+            if key not in known:
+                known[key] = measure(*arguments)
+            return known[key]
+
+        return measured
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "is_disturbed", lambda _: False)
+        patch.setattr(environment, "measure_peak_flops", once(environment.measure_peak_flops))
+        patch.setattr(environment, "measure_memory_bandwidth", once(environment.measure_memory_bandwidth))
+        whole = once(machine.measure)
+        patch.setattr(machine, "measure", lambda *arguments: replace(whole(*arguments), taken_percent=0.0))
+        yield
+
+
+SAMPLE_LENGTH = "headrace.run.session.evaluation.TEXT_TOKENS"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_samples() -> Iterator[None]:
+    """Have runs write a few words at each evaluation instead of many: they would take a third of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SAMPLE_LENGTH, 12)
+        yield
+
+
+@pytest.fixture
+def whole_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have runs write samples as long as those of users: longer than the context of a tiny network."""
+    monkeypatch.setattr(SAMPLE_LENGTH, 120)
 
 
 SMALL = Scale(

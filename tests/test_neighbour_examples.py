@@ -18,6 +18,7 @@ import pytest
 
 import headrace as hr
 from tests.conftest import make_text
+from tests.example_runs import END_OF_RUN
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("train_*.py"))
@@ -39,11 +40,26 @@ def needs(module: str, extra: str) -> None:
 
 def run(name: str, *arguments: object, launcher: tuple[str, ...] = (), **environment: str) -> dict[str, Any]:
     """Run an example to its end and return its last line."""
-    command = [sys.executable, *launcher, str(EXAMPLES / f"train_{name}.py"), *map(str, arguments)]
+    return last_line(start([*launcher, str(EXAMPLES / f"train_{name}.py"), *map(str, arguments)], **environment))
+
+
+def run_in_turn(name: str, *runs: tuple[object, ...]) -> list[dict[str, Any]]:
+    """Run an example once for each of these arguments, in processes that share its imports; return their last lines."""
+    arguments = json.dumps([[str(argument) for argument in one] for one in runs])
+    said = start([str(Path(__file__).with_name("example_runs.py")), str(EXAMPLES / f"train_{name}.py"), arguments])
+    return [last_line(part) for part in said.split(END_OF_RUN)[: len(runs)]]
+
+
+def start(command: list[str], **environment: str) -> str:
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environment}
+    command = [sys.executable, *command]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=settings)
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return done.stdout
+
+
+def last_line(said: str) -> dict[str, Any]:
+    return dict(json.loads(said.rstrip().splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +73,9 @@ def test_a_loop_stops_and_resumes(
     name: str, module: str, corpus: Path, tmp_path: Path, unbroken: dict[str, Any]
 ) -> None:
     needs(module.partition(".")[0], name)
-    assert run(name, corpus, "--out", tmp_path, "--steps", STOP)["steps"] == STOP
-    resumed = run(name, corpus, "--out", tmp_path, "--steps", STEPS)
+    options = (corpus, "--out", tmp_path, "--steps")
+    stopped, resumed = run_in_turn(name, (*options, STOP), (*options, STEPS))
+    assert stopped["steps"] == STOP
     assert resumed == {**unbroken, "first_step": STOP}
 
 
@@ -76,10 +93,15 @@ def test_accelerate_resumes_with_another_number_of_processes(
 
 def test_lightning_stops_and_resumes(corpus: Path, tmp_path: Path) -> None:
     needs("lightning", "lightning")
-    options = (corpus, "--save-every", STOP)
-    assert run("lightning", *options, "--out", tmp_path / "stopped", "--steps", STOP)["steps"] == STOP
-    resumed = run("lightning", *options, "--out", tmp_path / "stopped", "--steps", STEPS)
-    assert resumed == run("lightning", *options, "--out", tmp_path / "whole", "--steps", STEPS)
+    options = (corpus, "--save-every", STOP, "--out")
+    stopped, resumed, whole = run_in_turn(
+        "lightning",
+        (*options, tmp_path / "stopped", "--steps", STOP),
+        (*options, tmp_path / "stopped", "--steps", STEPS),
+        (*options, tmp_path / "whole", "--steps", STEPS),
+    )
+    assert stopped["steps"] == STOP
+    assert resumed == whole
     assert resumed["steps"] == STEPS
 
 
@@ -96,8 +118,8 @@ def test_two_processes_of_lightning_train_on_the_same_batches(corpus: Path, tmp_
 
 def test_trainer_of_transformers_stops_and_resumes(corpus: Path, tmp_path: Path) -> None:
     needs("transformers", "trainer")
-    run("transformers", corpus, "--out", tmp_path, "--steps", STOP)
-    resumed = run("transformers", corpus, "--out", tmp_path, "--steps", STEPS)
+    options = (corpus, "--out", tmp_path, "--steps")
+    _, resumed = run_in_turn("transformers", (*options, STOP), (*options, STEPS))
     assert (resumed["steps"], resumed["resumed"]) == (STEPS, True)
 
 

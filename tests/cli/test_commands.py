@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from headrace.cli import display
 from headrace.sizes import parse_size
 from tests.cli.terminal import output_of
 from tests.conftest import make_text
@@ -91,7 +92,8 @@ def test_inspect_a_run(command: Command, tmp_path: Path, monkeypatch: pytest.Mon
     assert (code, "does not say where its tokens are" in err) == (1, True)
 
 
-def test_several_sources_are_listed(command: Command, tmp_path: Path) -> None:
+def test_several_sources_are_listed(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display.out, "_width", 300)  # of names that are longer than a row, the end is not shown
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
     sources = [{"path": str(tmp_path / name)} for name in ("a.txt", "b.txt")]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,18 @@ OF_THE_SCREEN = ("━", "│", "●", "computing step", "evaluating (", "saving 
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text(make_text(40_000))
-    return path
+def corpus() -> Iterator[Path]:
+    """A text in a folder with a short path, because long ones take rows of a small terminal."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "corpus.txt").write_text(make_text(40_000))
+        yield Path(folder) / "corpus.txt"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder with a short path."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def shown_run(

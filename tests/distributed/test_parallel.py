@@ -78,31 +78,35 @@ def largest_difference(one: Path, two: Path) -> float:
 
 
 @pytest.mark.parametrize(
-    "num_processes", [2, pytest.param(3, marks=pytest.mark.soak), pytest.param(4, marks=pytest.mark.soak)]
+    ("num_processes", "num_steps"), [(2, 12), *(pytest.param(n, 50, marks=pytest.mark.soak) for n in (2, 3, 4))]
 )
-def test_any_number_of_processes_is_the_same_run(corpus: Path, tmp_path: Path, num_processes: int) -> None:
+def test_any_number_of_processes_is_the_same_run(
+    corpus: Path, tmp_path: Path, num_processes: int, num_steps: int
+) -> None:
     rows = {}
     cases = []
+    length = {"training.max_steps": num_steps, "training.evaluate_every": num_steps * 2 // 5}
     for name, changes in CASES.items():
         fitting = {"training.micro_batch_size": 12 // num_processes} if name in ("qwen3", "gpt2") else {}
         if name == "masked-untied" and 12 // num_processes % 2:
             fitting = {"training.micro_batch_size": 1}
-        rows[name] = train(settings(corpus, tmp_path / f"{name}-alone", **changes))
+        rows[name] = train(settings(corpus, tmp_path / f"{name}-alone", **length, **changes))
         for sharding in SHARDINGS:
-            together = {**changes, **fitting, "run.sharding": sharding}
+            together = {**length, **changes, **fitting, "run.sharding": sharding}
             cases.append({"settings": settings(corpus, tmp_path / f"{name}-{sharding}", **together), "stop_at": None})
 
     # Elastic: 1 process, then several with pieces (where the last rank alone asks to stop), then 1 again.
-    elastic = settings(corpus, tmp_path / "elastic", **{"run.sharding": "fsdp"})
-    first = train(elastic, stop_at=7)
+    elastic = settings(corpus, tmp_path / "elastic", **length, **{"run.sharding": "fsdp"})
+    begin, end = num_steps // 4, num_steps * 3 // 5
+    first = train(elastic, stop_at=begin)
     elastic["run.resume"] = True
-    cases.append({"settings": elastic, "stop_at": 30})
+    cases.append({"settings": elastic, "stop_at": end})
     train_together(num_processes, cases, tmp_path)
     last = train(elastic)
 
     for name, sharding in itertools.product(CASES, SHARDINGS):
         one, many = tmp_path / f"{name}-alone", tmp_path / f"{name}-{sharding}"
-        assert rows_together(many, 50, num_processes) == rows[name]
+        assert rows_together(many, num_steps, num_processes) == rows[name]
         assert largest_difference(one, many) < 1e-4, many.name
         metrics = [
             [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, many)
@@ -114,7 +118,7 @@ def test_any_number_of_processes_is_the_same_run(corpus: Path, tmp_path: Path, n
         summaries = [json.loads((run / "summary.json").read_text()) for run in (one, many)]
         assert summaries[0]["validation_loss"] == pytest.approx(summaries[1]["validation_loss"], abs=1e-4)
 
-    assert first + rows_together(tmp_path / "elastic", 23, num_processes) + last == rows["qwen3"]
+    assert first + rows_together(tmp_path / "elastic", end - begin, num_processes) + last == rows["qwen3"]
     assert largest_difference(tmp_path / "elastic", tmp_path / "qwen3-alone") < 1e-3
 
 

@@ -191,10 +191,10 @@ class Pretraining:
         self.notices += [notice] if notice else []
 
     def _bytes_to_come(self) -> int:
-        """Return the bytes that optimizer and average will still allocate in this process."""
+        """Return the bytes of gradients, optimizer state and average that this process does not have yet."""
         share = 0.0 if self._saved_average is not None else self.config.training.average
-        needed = self.optimizer.bytes_to_come() + average_bytes(self.counts.num_parameters, share)
-        return needed // num_shards(self.config)
+        missing = self.optimizer.gradient_bytes_to_come() + self.optimizer.bytes_to_come()
+        return (missing + average_bytes(self.counts.num_parameters, share)) // num_shards(self.config)
 
     def _open_average(self, step: int) -> WeightAverage | None:
         """Begin an average of the weights, or go on with the saved one, if the configuration asks for one."""
@@ -252,11 +252,6 @@ class Pretraining:
             group,
             checkpoint_bytes(self.network, average is not None),
         )
-
-    def _bytes_to_come(self) -> int:
-        """Return the bytes of gradients and optimizer state that this process does not have yet."""
-        missing = self.optimizer.gradient_bytes_to_come() + self.optimizer.bytes_to_come()
-        return missing // num_shards(self.config)
 
     def _begin_anew(self) -> None:
         """Write the configuration at once: a run that is killed before its first checkpoint begins again from it."""

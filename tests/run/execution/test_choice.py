@@ -34,11 +34,32 @@ OPEN = {
 Command = Callable[..., tuple[int, str, str]]
 
 
+def quiet_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(ProcessorTime, "taken_percent_since", lambda *_: 0.0)
+    return tiny_run.fresh_corpus(folder, monkeypatch)
+
+
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a text; nothing is remembered yet, other programs are quiet, and the peak is known without measuring."""
-    monkeypatch.setattr(ProcessorTime, "taken_percent_since", lambda *_: 0.0)
-    return tiny_run.fresh_corpus(tmp_path, monkeypatch)
+    return quiet_corpus(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def folder_of_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text, the run "one" that chose how to compute its steps, and what it remembered."""
+    with pytest.MonkeyPatch.context() as patch:
+        corpus = quiet_corpus(tmp_path_factory.mktemp("choice"), patch)
+        finish(configured(corpus, "one", **{"training.max_steps": 40}))
+    return corpus.parent
+
+
+@pytest.fixture
+def known_corpus(corpus: Path, folder_of_one: Path) -> Path:
+    """Return a text on which the run "one" was trained, which remembered how it computed its steps."""
+    shutil.copytree(folder_of_one, corpus.parent, symlinks=True, dirs_exist_ok=True)
+    assert len(remembered_files(corpus)) == 1
+    return corpus
 
 
 def configured(corpus: Path, name: str, **changes: Any) -> Config:
@@ -73,34 +94,38 @@ def test_a_choice_is_made_while_training_and_remembered(corpus: Path) -> None:
     assert any("remembered from" in notice and "--measure-again" in notice for notice in second.notices)
 
 
+def test_a_remembered_choice_is_used_wherever_the_text_lies(known_corpus: Path) -> None:
+    """The counterpart of the tests below, each of which changes one thing about the same memory."""
+    with Pretraining(configured(known_corpus, "two")) as other:
+        assert other.computing.is_final
+        assert other.computing.execution == ExecutionLog.read(known_corpus.parent / "one").final
+
+
 @pytest.mark.parametrize(
     "change",
     [{"training.batch_size": 8}, {"model.d_model": 64}, {"training.max_length": 16}, {"run.measure_again": True}],
     ids=str,
 )
-def test_another_shape_or_asking_again_measures(corpus: Path, change: dict[str, Any]) -> None:
-    finish(configured(corpus, "one", **{"training.max_steps": 40}))
-    with Pretraining(configured(corpus, "two", **change)) as other:
+def test_another_shape_or_asking_again_measures(known_corpus: Path, change: dict[str, Any]) -> None:
+    with Pretraining(configured(known_corpus, "two", **change)) as other:
         assert not other.computing.is_final
 
 
-def test_another_machine_or_other_ways_measure(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish(configured(corpus, "one", **{"training.max_steps": 40}))
+def test_another_machine_or_other_ways_measure(known_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("headrace.machine.hardware.Hardware.fingerprint", "another")
-        with Pretraining(configured(corpus, "two")) as moved:
+        with Pretraining(configured(known_corpus, "two")) as moved:
             assert not moved.computing.is_final
     monkeypatch.setattr("headrace.training.autotune.alternatives", lambda plain, *_: [plain])
-    with Pretraining(configured(corpus, "three")) as newer:
+    with Pretraining(configured(known_corpus, "three")) as newer:
         assert newer.computing.notice == "", "nothing is remembered of this list of ways"
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"execution": 3}', "[]", "\x00"], ids=repr)
-def test_a_damaged_memory_is_ignored(corpus: Path, content: str) -> None:
-    finish(configured(corpus, "one", **{"training.max_steps": 40}))
-    (path,) = remembered_files(corpus)
+def test_a_damaged_memory_is_ignored(known_corpus: Path, content: str) -> None:
+    (path,) = remembered_files(known_corpus)
     path.write_text(content)
-    with Pretraining(configured(corpus, "two")) as pretraining:
+    with Pretraining(configured(known_corpus, "two")) as pretraining:
         assert not pretraining.computing.is_final
 
 

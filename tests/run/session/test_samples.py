@@ -16,6 +16,7 @@ from headrace.models.network import build
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 
+pytestmark = pytest.mark.usefixtures("whole_samples")
 QUICK = {"training.max_steps": 2, "training.evaluate_every": 2}
 
 
