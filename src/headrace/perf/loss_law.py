@@ -18,10 +18,10 @@ import numpy as np
 # fewer for small ones that learn fast.
 REPEATS_WORTH = 5.0
 CAPACITY_EXPONENT, TEXT_EXPONENT = 0.25, 0.35
-HARMLESS_EPOCHS, REPEATS_EXPONENT = 2.0, 0.60
+HARMLESS_EPOCHS = 2.0
 FITTED_TOKENS, FITTED_BLOCKS = (5e5, 8e6), (1e5, 3e6)
 """Tokens and block weights of the runs that the law was fitted to."""
-SHARES = tuple(2.0**-power for power in range(16))
+SHARES: tuple[float, ...] = tuple(2.0 ** (-number / 4) for number in range(60))
 """Shares of a run at which its loss may be lowest, where it goes through its text too often."""
 RELATIVE_ERROR, ERROR_PER_TENFOLD = 0.03, 0.03
 """Half of the interval of a prediction, as a share of it: near a run that was measured, and for each tenfold of text
@@ -63,14 +63,14 @@ class Exposure:
     def terms(self) -> list[float]:
         """Return the factor of each coefficient of the law."""
         useful_bytes = self.useful_tokens * self.bytes_per_token
-        too_often = max(0.0, self.epochs - HARMLESS_EPOCHS) ** REPEATS_EXPONENT
+        too_often = max(0.0, self.epochs - HARMLESS_EPOCHS)
         return [
             1.0,
             (1e6 / self.block_parameters) ** CAPACITY_EXPONENT,
             (1e6 / useful_bytes) ** TEXT_EXPONENT,
             math.sqrt(1000 / self.vocab_size),
             math.sqrt(self.vocab_size / min(self.tokens, self.unique_tokens)),
-            too_often * self.block_parameters / self.unique_tokens,
+            too_often * math.sqrt(self.block_parameters / self.unique_tokens),
         ]
 
     def distance(self, other: Exposure) -> float:
@@ -100,11 +100,17 @@ class Law:
     text: float = 1.33
     vocabulary: float = 0.41
     rare: float = 1.5
-    overfitting: float = 0.03
+    overfitting: float = 0.02
 
     def bits_per_byte(self, exposure: Exposure) -> float:
-        """Return the expected loss: the lowest on the way, since the best checkpoint is kept."""
-        return min(self._at_end(exposure.shortened(share)) for share in SHARES)
+        """Return the expected loss at the best end: of a run that goes through its text too often, before its limit."""
+        return self._at_end(exposure.shortened(self.best_share(exposure)))
+
+    def best_share(self, exposure: Exposure) -> float:
+        """Return the share of a run after which it should end: later, it would only learn its text by heart."""
+        if exposure.epochs <= HARMLESS_EPOCHS:
+            return 1.0
+        return min((self._at_end(exposure.shortened(share)), share) for share in SHARES)[1]
 
     def _at_end(self, exposure: Exposure) -> float:
         return float(np.dot(self._coefficients(), exposure.terms()))

@@ -24,6 +24,8 @@ class Pace:
     """Seconds per layer."""
 
 
+USEFUL_EPOCHS = 6.0
+"""About as often a run goes through its text before it ends by itself (perf/loss_law.py)."""
 USUAL_SHARE_OF_PEAK = 0.62
 """Share of the measured peak at which the arithmetic of training runs (docs/LOG.md)."""
 USUAL_LAYER_S = 1e-6
@@ -86,7 +88,8 @@ def foresee(
 ) -> Prospect:
     """Estimate the result of training a network for this many seconds; a `batch_size` of 0 is chosen to suit."""
     rough = seconds / (pace.per_flop * flops_per_token(model, sequence_length, MOST_BATCH_TOKENS, update_flops))
-    batch_size = batch_size or batch_size_for(rough, sequence_length)
+    useful = min(rough, USEFUL_EPOCHS * unique_tokens)
+    batch_size = batch_size or batch_size_for(useful, sequence_length)
     flops = flops_per_token(model, sequence_length, batch_size * sequence_length, update_flops)
     tokens_per_second = 1 / (pace.per_flop * flops + pace.per_layer * model.num_layers)
     counts = count(model, sequence_length)

@@ -129,6 +129,8 @@ class Pretraining:
         self.max_steps = limits.steps
         """Steps at which the run ends; None where only time limits it."""
         self.notices += settle_recipe(config, saved.config if saved else None, limits, self.corpus(), group)
+        limits = Limits.from_config(config.training, self._steps_per_epoch())  # text that comes round too often ends it
+        self.max_steps = limits.steps
         position = saved.position if saved is not None else Position()
         self.counts = count(config.model, config.training.sequence_length)
         self.run = Run(

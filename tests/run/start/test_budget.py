@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headrace.data.prepare import prepare
 from headrace.distributed.group import Group
 from headrace.errors import CorpusError
 from headrace.jobs.config import CHOSEN_LATER, resolve
@@ -95,6 +96,19 @@ def test_what_is_given_stays_and_the_rest_follows_from_it(corpus: Path) -> None:
     fill_in(config)
     assert (config.training.batch_size, config.training.max_length, config.data.tokenizer) == (3, 40, "byte")
     assert not is_open(config)
+
+
+def test_tokens_that_are_there_are_used_if_they_are_as_good(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "vocabularies_for", lambda num_bytes: [300, 4096, 5000])
+    config = configured(much_text, training__max_minutes=1)
+    free = choose(config)
+    other = "bpe:5000" if free.values["data.tokenizer"] == "bpe:4096" else "bpe:4096"
+    prepare([str(much_text)], tokenizer=other)
+    chosen = choose(config)
+    assert chosen.values["data.tokenizer"] == other
+    assert chosen.prospect.bits_per_byte <= (1 + budget.AS_GOOD) * free.prospect.bits_per_byte
+    prepare([str(much_text)], tokenizer="bpe:300")
+    assert choose(config).values["data.tokenizer"] == other, "a vocabulary that is too small is not worth it"
 
 
 def test_in_a_group_rank_0_chooses_for_all(corpus: Path) -> None:

@@ -18,7 +18,7 @@ from headrace.training.config import TrainingConfig
 from headrace.training.schedule import Limits
 from tests.run.tiny_run import configured, fresh_corpus
 
-CORPUS = {"epoch_tokens": 10_000.0, "bytes": 30_000, "vocab_size": 512}
+CORPUS = {"epoch_tokens": 10_000.0, "tokens": 10_500, "bytes": 30_000, "vocab_size": 512}
 DEFAULT = TrainingConfig().weight_decay
 
 
@@ -54,12 +54,25 @@ def test_a_time_limit_means_as_many_tokens_as_the_machine_computes(monkeypatch: 
     assert expected_tokens(config, Limits(3, 60.0), 1) == 3 * tokens_per_update, "the first limit counts"
 
 
+def test_a_run_that_only_time_limits_ends_before_it_knows_its_text_by_heart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regime, "machine_pace", lambda machines: usual_pace(1e12))
+    config = Config()
+    config.model.vocab_size = 512
+    said = settle_recipe(config, None, Limits(None, 600.0), CORPUS, ALONE)
+    assert 2 < config.training.num_epochs < 20
+    assert said[0].endswith("after which it would only learn the text by heart")
+    given = Config(training=TrainingConfig(num_epochs=500))
+    given.model.vocab_size = 512
+    settle_recipe(given, None, Limits(10_000, 600.0), CORPUS, ALONE)
+    assert given.training.num_epochs == 500
+
+
 def test_in_a_group_all_take_what_rank_0_counted() -> None:
     class Other(Group):
         is_main = False
 
         def from_main(self, value: Any, doing: str) -> Any:
-            return 50.0
+            return [50.0, 1.0]
 
     config = Config()
     settle_recipe(config, None, Limits(1, None), CORPUS, Other())

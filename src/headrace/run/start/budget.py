@@ -7,11 +7,14 @@ of this machine how much text each would see. Nothing is tried out: it takes les
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.activity import Activity, ignore
+from headrace.data.cache.manifest import MANIFEST
+from headrace.data.cache.open import default_cache_dir
 from headrace.data.corpus.segments import divide_corpus
 from headrace.distributed.group import ALONE, Group
 from headrace.machine.hardware import available_memory_bytes
@@ -42,8 +45,12 @@ CHOOSABLE = ("model.d_model", "model.num_layers", "data.tokenizer", "training.ma
 """What is chosen, as far as it is not given."""
 TRAINING_SHARE = 0.95  # of the time limit; the rest is for evaluations and saving
 MEMORY_SHARE = 0.8  # of the free memory that a network may take
+AS_GOOD = 0.02  # of the expected loss: less than the law knows
 QUICK_PEAK_S = 0.2
 """Seconds that measuring the peak takes where it is not remembered: a choice among shapes need not be exact."""
+
+
+_Candidate = tuple[Prospect, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -106,12 +113,32 @@ def choose(config: Config, num_machines: int = 1) -> Chosen:
     found = [(_foresee(config, values, corpus, pace, 60 * minutes), values) for values in _candidates(config, corpus)]
     free = MEMORY_SHARE * available_memory_bytes()
     found.sort(key=lambda one: (one[0].is_too_large, one[0].bits_per_byte))
+    found = _tokenised_first(config, found)
     for prospect, values in found:
         values = {**values, "training.batch_size": prospect.batch_size}
         if count_memory(_with(config, values), Execution(1), 0).total <= free:
             break
     open_values = {key: value for key, value in values.items() if not is_given(config, key)}
     return Chosen(open_values, minutes, prospect)
+
+
+def _tokenised_first(config: Config, found: list[_Candidate]) -> list[_Candidate]:
+    """Put a candidate first whose tokens are there already, as after `headrace prepare`, if it is as good as any."""
+    enough = found[0][0].bits_per_byte * (1 + AS_GOOD)
+    sources, data = training_sources(config), config.data
+
+    @functools.cache
+    def is_tokenised(spec: str) -> bool:
+        folder = default_cache_dir(sources, spec, data.special_tokens_in_text, data.selection())
+        return (folder / MANIFEST).exists()
+
+    for candidate in found:
+        prospect, values = candidate
+        if prospect.is_too_large or prospect.bits_per_byte > enough:
+            break
+        if is_tokenised(values.get("data.tokenizer", "")):
+            return [candidate, *found]
+    return found
 
 
 def is_given(config: Config, key: str) -> bool:

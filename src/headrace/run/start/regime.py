@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.distributed.group import Group
+from headrace.models.counts import count
+from headrace.perf.loss_law import Exposure, Law
 from headrace.perf.pace import flops_per_token
 from headrace.perf.search_space import expected_bytes_per_token
 from headrace.run.config import Config
@@ -31,7 +33,7 @@ class Regime:
 REGIMES = (
     Regime("fresh text", 2.0, {}),
     Regime("a few epochs", 20.0, {"training.weight_decay": 0.5}),
-    Regime("many epochs", float("inf"), {"training.weight_decay": 0.5}),
+    Regime("many epochs", float("inf"), {"training.weight_decay": 2.0}),
 )
 
 
@@ -53,20 +55,49 @@ def settle_recipe(
     known of the corpus by now. Of a group, rank 0 decides.
     """
     if before is not None:
-        for key in {key for regime in REGIMES for key in regime.values}:
+        for key in {"training.num_epochs", *(key for regime in REGIMES for key in regime.values)}:
             if not is_given(config, key):
                 set_value(config, key, get_value(before, key))
         return []
-    epoch_tokens = corpus["epoch_tokens"] or corpus["bytes"] / expected_bytes_per_token(corpus["vocab_size"])
-    tokens = expected_tokens(config, limits, group.num_machines) if group.is_main else 0.0
-    epochs = group.from_main(tokens / max(epoch_tokens, 1.0), "counting epochs")
-    regime = regime_of(epochs)
-    taken = {key: value for key, value in regime.values.items() if not is_given(config, key)}
+    exposure = _exposure(config, limits, corpus, group.num_machines) if group.is_main else None
+    found = [exposure.epochs, Law().best_share(exposure)] if exposure else [0.0, 1.0]
+    epochs, share = group.from_main(found, "counting epochs")
+    if limits.steps is not None:
+        share = 1.0  # whoever says how far it goes is obeyed
+    regime = regime_of(epochs * share)
+    values = dict(regime.values)
+    if share < 1:
+        values["training.num_epochs"] = float(f"{epochs * share:.2g}")
+    taken = {key: value for key, value in values.items() if not is_given(config, key)}
     for key, value in taken.items():
         set_value(config, key, value)
-    recipe = " ".join(f"{key.partition('.')[2]}={value:g}" for key, value in taken.items())
+    return [_notice(epochs, regime, taken)]
+
+
+def _notice(epochs: float, regime: Regime, taken: Mapping[str, float]) -> str:
     number = f"{epochs:.1f}" if epochs < 10 else f"{epochs:,.0f}"
-    return [f"about {number} epochs: the recipe for {regime.name}" + (f", {recipe}" if recipe else "")]
+    recipe = " ".join(f"{key.partition('.')[2]}={value:g}" for key, value in taken.items())
+    sentence = f"about {number} epochs until the limit: the recipe for {regime.name}" + (
+        f", {recipe}" if recipe else ""
+    )
+    why = ", after which it would only learn the text by heart" if "training.num_epochs" in taken else ""
+    return sentence + why
+
+
+def _exposure(config: Config, limits: Limits, corpus: Mapping[str, Any], num_machines: int) -> Exposure:
+    """Return what a run will see of its text until its limit."""
+    model = config.model
+    counts = count(model, config.training.sequence_length)
+    tokens = corpus["tokens"]
+    per_token = corpus["bytes"] / tokens if tokens else expected_bytes_per_token(model.vocab_size)
+    return Exposure(
+        counts.num_parameters,
+        counts.block_weights,
+        model.vocab_size,
+        expected_tokens(config, limits, num_machines),
+        max(1.0, corpus["epoch_tokens"] or corpus["bytes"] / per_token),
+        max(per_token, 1e-9),
+    )
 
 
 def expected_tokens(config: Config, limits: Limits, num_machines: int) -> float:
