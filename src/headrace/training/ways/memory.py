@@ -20,8 +20,13 @@ from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import RULES, state_bytes, update_bytes
 
-SPARE_BYTES = 20_000_000
-"""Memory that a way must leave free: pages of libraries that are used for the first time, Python's own objects."""
+SPARE_BYTES = 32_000_000
+"""Memory that a way must leave free: pages of libraries that are used for the first time, what kernels keep (25 MB were
+measured on `prototype`)."""
+KERNEL_BYTES = 16_000_000
+"""Memory that the code and the buffers of PyTorch's kernels take once passes have used them."""
+STARTS_DIFFER_BYTES = 10_000_000
+"""What a budget that is named leaves for the difference between two starts of the same run: some MB were measured."""
 KEPT_SHARE = 0.5
 """Share of what an update works in that kernels keep afterwards (measured: 22 to 28 MB of 50)."""
 FRAGMENTED = 1.25
@@ -45,7 +50,7 @@ def pass_bytes(model: ModelConfig, sequence_length: int, execution: Execution) -
     head = logits + FLOAT_BYTES * model.d_model * (copies * model.vocab_size + num_tokens)
     added = FLOAT_BYTES * counts.block_weights // model.num_layers
     held = num_tokens * per_token + weight_copy_bytes(counts, precision) + head + added
-    return int(FRAGMENTED * held)
+    return int(FRAGMENTED * held) + KERNEL_BYTES
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,8 @@ class Demand:
             if training.memory_budget
             else f"{_megabytes(limit)} of memory are not enough"
         )
-        remedies = [f"training.memory_budget={_rounded_up(needed)} or more"] if training.memory_budget else []
+        enough = _rounded_up(needed + STARTS_DIFFER_BYTES)
+        remedies = [f"training.memory_budget={enough} or more"] if training.memory_budget else []
         if not is_chosen:
             remedies += self._other_remedies(training)
         raise UsageError(
