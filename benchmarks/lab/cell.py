@@ -22,6 +22,7 @@ from headrace.run.config import Config, Layers
 from headrace.run.corpus import complete_model, prepare_training
 from headrace.run.directory import RunFolder, read_json, read_record
 from headrace.run.records import Run
+from headrace.run.start.settle import settled
 from lab.corpora import Corpus, held_out_texts
 from lab.judge import judge
 from lab.table import Cell, Table
@@ -103,10 +104,15 @@ def configure(table: Table, cell: Cell, corpus: Corpus, run: Path) -> tuple[Laye
         "run.measure_again": is_timed,
     }
     layers.add(own, "the laboratory")
+    if is_timed:
+        layers.add(cell.budget.limits(layers.build()), f"the budget of {cell.budget}")
     config = layers.build()
+    if is_timed:
+        config = settled(config)  # with the network that is chosen for the time, where none is given
     complete_model(config, prepare_training(config).tokenizer)
-    layers.add(cell.budget.limits(config), f"the budget of {cell.budget}")
-    return layers, layers.build()
+    if not is_timed:
+        layers.add(cell.budget.limits(config), f"the budget of {cell.budget}")
+    return layers, config if is_timed else layers.build()
 
 
 def run_cell(table: Table, cell: Cell, corpus: Corpus, place: Place, train: Train) -> dict[str, Any]:
