@@ -17,8 +17,8 @@ _UNITS: dict[str, tuple[Unit, float]] = {
     "min": ("s", 60), "minute": ("s", 60), "minutes": ("s", 60),
     "h": ("s", 3600), "hour": ("s", 3600), "hours": ("s", 3600),
 }  # fmt: skip
-LIMITS = ("training.max_steps", "training.max_minutes", "training.num_epochs")
-"""The keys that a budget sets."""
+LIMITS = ("training.max_steps", "training.max_minutes")
+"""The keys that a budget sets. Epochs are left to the recipe, unless a variant says `num_epochs=0`: no limit."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Budget:
     def limits(self, config: Config) -> dict[str, float]:
         """Return the limits that this budget means for a configuration whose vocabulary size is known."""
         if self.unit == "s":
-            return dict(zip(LIMITS, (0, self.amount / 60, 0), strict=True))
+            return dict(zip(LIMITS, (0, self.amount / 60), strict=True))
         steps = int(self.amount) if self.unit == "steps" else steps_for_flops(config, self.amount)
-        return dict(zip(LIMITS, (steps, 0, 0), strict=True))
+        return dict(zip(LIMITS, (steps, 0), strict=True))
 
 
 def steps_for_flops(config: Config, flops: float) -> int:

@@ -73,11 +73,7 @@ def test_flops_become_steps_by_the_counts_of_the_network() -> None:
     config = table.layers("as it is", {"model.vocab_size": 257}).build()
     update = count(config.model, 32).training_flops_per_token * 4 * 32
     assert Budget(7.5 * update, "FLOPs").limits(config)["training.max_steps"] == 7
-    assert Budget(90, "s").limits(config) == {
-        "training.max_steps": 0,
-        "training.max_minutes": 1.5,
-        "training.num_epochs": 0,
-    }
+    assert Budget(90, "s").limits(config) == {"training.max_steps": 0, "training.max_minutes": 1.5}
     with pytest.raises(UsageError, match="less than one update"):
         Budget(0.5 * update, "FLOPs").limits(config)
 
