@@ -111,6 +111,12 @@ def test_tokens_that_are_there_are_used_if_they_are_as_good(much_text: Path, mon
     assert choose(config).values["data.tokenizer"] == other, "a vocabulary that is too small is not worth it"
 
 
+def test_a_cache_in_the_named_folder_keeps_its_tokenizer(corpus: Path) -> None:
+    prepare([str(corpus)], tokenizer="bpe:700", out=corpus.parent / "own")
+    config = configured(corpus, training__max_minutes=1, data__cache_dir=str(corpus.parent / "own"))
+    assert choose(config).values["data.tokenizer"] == "bpe:700"
+
+
 def test_in_a_group_rank_0_chooses_for_all(corpus: Path) -> None:
     class Other(Group):
         is_main = False

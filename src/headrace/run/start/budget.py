@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.activity import Activity, ignore
-from headrace.data.cache.manifest import MANIFEST
+from headrace.data.cache.cache import Cache
+from headrace.data.cache.manifest import MANIFEST, PARTIAL
 from headrace.data.cache.open import default_cache_dir
 from headrace.data.corpus.segments import divide_corpus
 from headrace.distributed.group import ALONE, Group
@@ -183,17 +185,28 @@ class _Corpus:
     @classmethod
     def of(cls, config: Config) -> _Corpus:
         cache = given_cache(config)
+        held = _cache_in_folder(config)
         segments = cache.segments if cache else divide_corpus(training_sources(config))
         share = 1.0 if config.data.validation_sources else 1 - config.data.validation_fraction
         spec, size = config.data.tokenizer, config.model.vocab_size
         if cache is not None:
             size = cache.tokenizer.vocab_size
+        elif held is not None and not spec and not size:
+            spec, size = held.tokenizer.spec, held.tokenizer.vocab_size
         elif spec and not size:
             size = expected_vocabulary(spec)
         return cls(share * sum(segment.nbytes for segment in segments), spec, size)
 
     def bytes_per_token(self, vocab_size: int) -> float:
         return 1.0 if self.tokenizer in ("byte", "char") else expected_bytes_per_token(vocab_size)
+
+
+def _cache_in_folder(config: Config) -> Cache | None:
+    """Return what the folder that the configuration names for its cache holds already; its tokenizer is kept to."""
+    folder = Path(config.data.cache_dir)
+    if not config.data.cache_dir or not Cache.is_cache(folder):
+        return None
+    return Cache.load(folder, MANIFEST if (folder / MANIFEST).exists() else PARTIAL)
 
 
 def _candidates(config: Config, corpus: _Corpus) -> Iterator[dict[str, Any]]:
@@ -209,7 +222,7 @@ def _candidates(config: Config, corpus: _Corpus) -> Iterator[dict[str, Any]]:
                 "training.max_length": length,
                 "training.learning_rate": learning_rate_for(width),
             }
-            yield values if corpus.vocab_size else {**values, "data.tokenizer": f"bpe:{size}"}
+            yield {**values, "data.tokenizer": corpus.tokenizer or f"bpe:{size}"}
 
 
 def _with(config: Config, values: dict[str, Any]) -> Config:
