@@ -229,7 +229,9 @@ class Search:
         """Return a configuration of the given values over the proposed ones; None where they do not go together."""
         layers = Layers()
         layers.add({"training.max_length": sequence_length_for(self._minutes)}, "plan")
-        layers.add({**values, "training.learning_rate": learning_rate_for(values["model.d_model"])}, "plan")
+        if self._given.values.get("training.optimizer", "muon") == "muon":
+            layers.add({"training.learning_rate": learning_rate_for(values["model.d_model"])}, "plan")
+        layers.add(values, "plan")
         layers.add(self._given.values, "given")
         only_minutes = {"training.max_minutes": self._minutes, "training.max_steps": 0, "training.num_epochs": 0}
         layers.add(only_minutes, "--minutes")

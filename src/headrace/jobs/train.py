@@ -12,6 +12,7 @@ from headrace.run.config import Config, Layers
 from headrace.run.presets import PRESETS
 from headrace.run.pretraining import Pretraining
 from headrace.run.records import Run
+from headrace.run.start.budget import is_open
 from headrace.training.loop import BatchStream, StepInfo
 
 Hook = Callable[[StepInfo], None]
@@ -57,6 +58,8 @@ def processes_to_start(config: Config, is_resumed: bool, warn: Callable[[str], N
         return 1
     processes = config.run.processes
     number = best_processes(config, warn) if processes == "auto" else processes
-    if not is_resumed:  # a resumed run takes smaller micro-batches where processes have fewer rows
+    if not is_resumed and not is_open(
+        config
+    ):  # a resumed run takes smaller micro-batches; an open batch is chosen to fit
         check_batch_size(config, number)
     return number

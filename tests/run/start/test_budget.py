@@ -117,6 +117,16 @@ def test_a_cache_in_the_named_folder_keeps_its_tokenizer(corpus: Path) -> None:
     assert choose(config).values["data.tokenizer"] == "bpe:700"
 
 
+def test_processes_share_the_chosen_batch_evenly(much_text: Path) -> None:
+    config = configured(much_text, training__max_minutes=1, training__micro_batch_size=5)
+    assert choose(config, num_processes=3).values["training.batch_size"] % 15 == 0
+
+
+def test_the_learning_rate_of_muon_is_not_taken_for_adamw(much_text: Path) -> None:
+    config = configured(much_text, training__max_minutes=1, training__optimizer="adamw")
+    assert "training.learning_rate" not in choose(config).values
+
+
 def test_in_a_group_rank_0_chooses_for_all(corpus: Path) -> None:
     class Other(Group):
         is_main = False

@@ -82,7 +82,7 @@ def fill_in(config: Config, group: Group = ALONE, activity: Activity = ignore) -
     if not is_open(config):
         return ""
     activity("choosing the network for the time limit")
-    chosen = choose(config, group.num_machines) if group.is_main else None
+    chosen = choose(config, group.num_machines, group.world_size) if group.is_main else None
     found: list[Any] = [chosen.values, chosen.sentence()] if chosen else [{}, ""]
     values, sentence = group.from_main(found, "choosing the network for the time limit")
     for key, value in values.items():
@@ -106,8 +106,8 @@ def is_open(config: Config) -> bool:
     return is_timed and not config.model.model_fields_set & SHAPE
 
 
-def choose(config: Config, num_machines: int = 1) -> Chosen:
-    """Choose the network that should end lowest, of those that fit the memory."""
+def choose(config: Config, num_machines: int = 1, num_processes: int = 1) -> Chosen:
+    """Choose the network that should end lowest, of those that fit the memory; processes share its batch evenly."""
     config = config.model_copy(deep=True)
     minutes = config.training.max_minutes or DEFAULT_MINUTES
     corpus = _Corpus.of(config)
@@ -116,8 +116,9 @@ def choose(config: Config, num_machines: int = 1) -> Chosen:
     free = MEMORY_SHARE * available_memory_bytes()
     found.sort(key=lambda one: (one[0].is_too_large, one[0].bits_per_byte))
     found = _tokenised_first(config, found)
+    unit = num_processes * max(config.training.micro_batch_size, 1)
     for prospect, values in found:
-        values = {**values, "training.batch_size": prospect.batch_size}
+        values = {**values, "training.batch_size": -(-prospect.batch_size // unit) * unit}
         if count_memory(_with(config, values), Execution(1), 0).total <= free:
             break
     open_values = {key: value for key, value in values.items() if not is_given(config, key)}
@@ -216,13 +217,15 @@ def _candidates(config: Config, corpus: _Corpus) -> Iterator[dict[str, Any]]:
     length = config.training.max_length if is_length_given else sequence_length_for(minutes)
     for size in [corpus.vocab_size] if corpus.vocab_size else vocabularies_for(corpus.num_bytes):
         for width, layers in shapes():
-            values = {
+            values: dict[str, Any] = {
                 "model.d_model": width,
                 "model.num_layers": layers,
                 "training.max_length": length,
-                "training.learning_rate": learning_rate_for(width),
+                "data.tokenizer": corpus.tokenizer or f"bpe:{size}",
             }
-            yield {**values, "data.tokenizer": corpus.tokenizer or f"bpe:{size}"}
+            if config.training.optimizer == "muon":  # the rates were found with it
+                values["training.learning_rate"] = learning_rate_for(width)
+            yield values
 
 
 def _with(config: Config, values: dict[str, Any]) -> Config:

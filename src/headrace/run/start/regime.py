@@ -75,9 +75,9 @@ def settle_recipe(
 
 
 def _notice(epochs: float, regime: Regime, taken: Mapping[str, float]) -> str:
-    number = f"{epochs:.1f}" if epochs < 10 else f"{epochs:,.0f}"
+    number = "less than 0.1" if epochs < 0.1 else f"{epochs:.1f}" if epochs < 10 else f"{epochs:,.0f}"
     recipe = " ".join(f"{key.partition('.')[2]}={value:g}" for key, value in taken.items())
-    sentence = f"about {number} epochs until the limit: the recipe for {regime.name}" + (
+    sentence = f"{'' if epochs < 0.1 else 'about '}{number} epochs until the limit: the recipe for {regime.name}" + (
         f", {recipe}" if recipe else ""
     )
     why = ", after which it would only learn the text by heart" if "training.num_epochs" in taken else ""

@@ -77,6 +77,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     options = [f"-{name.partition('.')[0]}.port{'.grpc' * ('.' in name)}={port}" for name, port in ports.items()]
     command = [str(PROGRAM), "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", *options]
     command += [f"-s3.config={folder / 's3.json'}", "-volume.max=200", "-master.volumeSizeLimitMB=1024"]
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # they would take the same ports in every server
     # The shell ends the server when its own input ends: with the block, or with this process, however that ends.
     guarded = ["sh", "-c", '"$@" <&- & trap "kill -9 $!" EXIT; cat', "sh", *command]
     with open(folder / "log", "wb") as log:

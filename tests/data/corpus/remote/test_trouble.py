@@ -152,7 +152,7 @@ def test_a_file_that_changes_while_it_is_read(has_etags: bool, web: WebServer, t
     web.has_etags = has_etags
 
     def change(request: Request, answer: Answer) -> None:
-        if web.data_requests == 3:
+        if web.data_requests >= 3:  # several may be under way at once
             web.files["/corpus.txt"] = TEXT + b"one more line"
 
     web.trouble = change
