@@ -25,7 +25,9 @@ from headrace.jobs.train import train
 from headrace.models.config import ModelConfig
 from headrace.models.network import Network, build
 
-TARGET = 0.25
+TARGET = 0.125
+LOWER = 0.25
+"""Nats below the baseline's loss that headrace reaches in the baseline's whole time."""
 LENGTH, BATCH, STEPS = 64, 12, 2000
 
 
@@ -79,7 +81,7 @@ def baseline(path: str) -> None:
     print(json.dumps({"seconds": seconds, "loss": validation_loss(network, validation_part), "parameters": parameters}))
 
 
-def ours(path: str, steps: int) -> None:
+def ours(path: str, **limits: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = train(
             **{
@@ -88,9 +90,9 @@ def ours(path: str, steps: int) -> None:
                 "model.num_layers": 4,
                 "training.max_length": LENGTH,
                 "training.batch_size": BATCH,
-                "training.max_steps": steps,
-                "training.evaluate_every": steps,
+                "training.evaluate_every": 1_000_000,
                 "training.evaluation_tokens": 0,
+                **{f"training.{name}": value for name, value in limits.items()},
                 "data.sources": [path],
                 "data.tokenizer": "char",
                 "data.validation_fraction": 0.1,
@@ -119,16 +121,18 @@ def main() -> int:
         if options.child[0] == "baseline":
             baseline(options.text)
         else:
-            ours(options.text, int(options.child[1]))
+            ours(options.text, **{options.child[1]: float(options.child[2])})
         return 0
     theirs = child("baseline")
-    mine = child("ours", str(options.steps))
+    mine = child("ours", "max_steps", str(options.steps))
+    longer = child("ours", "max_minutes", str(theirs["seconds"] / 60))
     share = mine["seconds"] / theirs["seconds"]
-    for name, result in (("baseline", theirs), ("headrace", mine)):
+    for name, result in (("baseline", theirs), ("headrace", mine), ("headrace, the whole time", longer)):
         print(f"{name}: {result['loss']:.4f} after {result['seconds']:.1f} s, {result['parameters']:,} parameters")
     passed = mine["loss"] <= theirs["loss"] and share <= TARGET and mine["parameters"] <= theirs["parameters"]
+    passed = passed and longer["loss"] <= theirs["loss"] - LOWER
     result = {"benchmark": "time_to_loss", "share_of_time": share, "target": TARGET, "passed": passed}
-    print(json.dumps({**result, "baseline": theirs, "headrace": mine}))
+    print(json.dumps({**result, "baseline": theirs, "headrace": mine, "whole_time": longer}))
     return 0 if passed else 1
 
 
