@@ -84,3 +84,12 @@ def expected_bytes_per_token(vocab_size: int) -> float:
     [2.0, 3.2, 4.4]
     """
     return max(1.0, 0.4 * math.log2(vocab_size) - 1.6)
+
+
+def usual_bytes_per_token(tokenizer: str, vocab_size: int) -> float:
+    """Estimate the bytes per token of a tokenizer.
+
+    >>> usual_bytes_per_token("byte", 257), round(usual_bytes_per_token("bpe:4096", 4096), 1)
+    (1.0, 3.2)
+    """
+    return 1.0 if tokenizer in ("byte", "char") else expected_bytes_per_token(vocab_size)

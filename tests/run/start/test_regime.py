@@ -18,7 +18,7 @@ from headrace.training.config import TrainingConfig
 from headrace.training.schedule import Limits
 from tests.run.tiny_run import configured, fresh_corpus
 
-CORPUS = {"epoch_tokens": 10_000.0, "tokens": 10_500, "bytes": 30_000, "vocab_size": 512}
+CORPUS = {"tokenizer": "byte", "bytes": 10_000 / 0.95}
 DEFAULT = TrainingConfig().weight_decay
 
 
@@ -65,6 +65,18 @@ def test_a_run_that_only_time_limits_ends_before_it_knows_its_text_by_heart(monk
     given.model.vocab_size = 512
     settle_recipe(given, None, Limits(10_000, 600.0), CORPUS, ALONE)
     assert given.training.num_epochs == 500
+
+
+def test_the_recipe_does_not_depend_on_what_is_tokenised_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = fresh_corpus(tmp_path, monkeypatch)
+    told = []
+    for name in ("first", "second"):  # the second finds the tokens of the first
+        with Pretraining(configured(corpus, name, **{"training.max_steps": 200})) as run:
+            told.append([notice for notice in run.notices if "the recipe for" in notice])
+            run.loader.ledger()
+    assert told[0] == told[1] != []
 
 
 def test_in_a_group_all_take_what_rank_0_counted() -> None:

@@ -25,10 +25,10 @@ from headrace.machine.peak import measure_peak_flops
 from headrace.perf.loss_law import Law
 from headrace.perf.pace import Pace, Prospect, foresee, usual_pace
 from headrace.perf.search_space import (
-    expected_bytes_per_token,
     learning_rate_for,
     sequence_length_for,
     shapes,
+    usual_bytes_per_token,
     vocabularies_for,
 )
 from headrace.run.config import Config
@@ -198,9 +198,6 @@ class _Corpus:
             size = expected_vocabulary(spec)
         return cls(share * sum(segment.nbytes for segment in segments), spec, size)
 
-    def bytes_per_token(self, vocab_size: int) -> float:
-        return 1.0 if self.tokenizer in ("byte", "char") else expected_bytes_per_token(vocab_size)
-
 
 def _cache_in_folder(config: Config) -> Cache | None:
     """Return what the folder that the configuration names for its cache holds already; its tokenizer is kept to."""
@@ -241,7 +238,7 @@ def _foresee(config: Config, values: dict[str, Any], corpus: _Corpus, pace: Pace
     candidate = _with(config, values)
     model, training = candidate.model, candidate.training
     model.vocab_size = corpus.vocab_size or expected_vocabulary(candidate.data.tokenizer)
-    bytes_per_token = corpus.bytes_per_token(model.vocab_size)
+    bytes_per_token = usual_bytes_per_token(corpus.tokenizer, model.vocab_size)
     return foresee(
         model,
         training.sequence_length,

@@ -13,7 +13,7 @@ from headrace.distributed.group import Group
 from headrace.models.counts import count
 from headrace.perf.loss_law import Exposure, Law
 from headrace.perf.pace import flops_per_token
-from headrace.perf.search_space import expected_bytes_per_token
+from headrace.perf.search_space import usual_bytes_per_token
 from headrace.run.config import Config
 from headrace.run.start.budget import TRAINING_SHARE, get_value, is_given, machine_pace, set_value
 from headrace.training.execution import Execution
@@ -51,8 +51,8 @@ def settle_recipe(
 ) -> list[str]:
     """Set what the regime of a run says and its configuration does not; return a notice that says which regime it is.
 
-    `before`: the configuration of a run that is resumed, whose recipe other limits must not change. `corpus`: what is
-    known of the corpus by now. Of a group, rank 0 decides.
+    `before`: the configuration of a run that is resumed, whose recipe other limits must not change. `corpus`: the facts
+    of the corpus. Of a group, rank 0 decides.
     """
     if before is not None:
         for key in {"training.num_epochs", *(key for regime in REGIMES for key in regime.values)}:
@@ -85,18 +85,22 @@ def _notice(epochs: float, regime: Regime, taken: Mapping[str, float]) -> str:
 
 
 def _exposure(config: Config, limits: Limits, corpus: Mapping[str, Any], num_machines: int) -> Exposure:
-    """Return what a run will see of its text until its limit."""
-    model = config.model
+    """Return what a run will see of its text until its limit.
+
+    Tokens are estimated from bytes even where they are counted already: the recipe of a run must not depend on how much
+    of its text was tokenised before it began.
+    """
+    model, data = config.model, config.data
     counts = count(model, config.training.sequence_length)
-    tokens = corpus["tokens"]
-    per_token = corpus["bytes"] / tokens if tokens else expected_bytes_per_token(model.vocab_size)
+    per_token = usual_bytes_per_token(corpus["tokenizer"], model.vocab_size)
+    share = 1.0 if data.validation_sources else 1 - data.validation_fraction
     return Exposure(
         counts.num_parameters,
         counts.block_weights,
         model.vocab_size,
         expected_tokens(config, limits, num_machines),
-        max(1.0, corpus["epoch_tokens"] or corpus["bytes"] / per_token),
-        max(per_token, 1e-9),
+        max(1.0, share * corpus["bytes"] / per_token),
+        per_token,
     )
 
 
