@@ -79,6 +79,13 @@ def test_the_recipe_does_not_depend_on_what_is_tokenised_already(
     assert told[0] == told[1] != []
 
 
+def test_a_run_that_begins_from_a_model_keeps_the_default_recipe() -> None:
+    config = Config()
+    config.model.init, config.model.vocab_size = "runs/one", 512
+    assert settle_recipe(config, None, Limits(10**6, None), CORPUS, ALONE) == []
+    assert config.training.weight_decay == DEFAULT
+
+
 def test_in_a_group_all_take_what_rank_0_counted() -> None:
     class Other(Group):
         is_main = False

@@ -11,7 +11,9 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import torch
 
 from headrace.activity import Activity, ignore
 from headrace.data.cache.cache import Cache
@@ -33,9 +35,10 @@ from headrace.perf.search_space import (
 )
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary, given_cache, training_sources
+from headrace.run.environment import known_rates
 from headrace.run.machine import remembered_machine
 from headrace.run.memory import count_memory
-from headrace.training.execution import Execution
+from headrace.training.execution import Execution, Precision
 from headrace.training.optimizers.assignment import update_flops
 from headrace.training.schedule import DEFAULT_MINUTES
 from headrace.units import human_count, human_time
@@ -163,13 +166,17 @@ def set_value(config: Config, key: str, value: Any) -> None:
 
 
 def machine_pace(num_machines: int = 1) -> Pace:
-    """Return the pace at which this machine should train, by its peak: the remembered one, or a quick measurement."""
-    known = remembered_machine()
-    if known is not None:
-        peak = max(rate for rates in known.measurements.matmul_flops.values() for rate in rates.values())
-    else:
-        peak = max(measure_peak_flops(dtype, QUICK_PEAK_S) for dtype in PRECISIONS.values())
+    """Return the pace at which this machine should train, by its peak: a remembered one, or a quick measurement."""
+    machine, threads = remembered_machine(), torch.get_num_threads()
+    known = [known_rates(Execution(1, precision, threads=threads), machine) for precision in get_args(Precision)]
+    peak = max((rates.peak_flops for rates in known if rates), default=0.0) or _quick_peak()
     return usual_pace(num_machines * peak)
+
+
+@functools.cache
+def _quick_peak() -> float:
+    """Measure the peak briefly, once in a process."""
+    return max(measure_peak_flops(dtype, QUICK_PEAK_S) for dtype in PRECISIONS.values())
 
 
 @dataclass(frozen=True)

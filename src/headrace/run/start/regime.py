@@ -59,6 +59,8 @@ def settle_recipe(
             if not is_given(config, key):
                 set_value(config, key, get_value(before, key))
         return []
+    if config.model.init:  # the recipes were found with networks that begin from random weights
+        return []
     exposure = _exposure(config, limits, corpus, group.num_machines) if group.is_main else None
     found = [exposure.epochs, Law().best_share(exposure)] if exposure else [0.0, 1.0]
     epochs, share = group.from_main(found, "counting epochs")
