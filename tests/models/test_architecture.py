@@ -14,8 +14,8 @@ from headrace.models.counts import count
 from headrace.models.kernels import Attention
 from headrace.models.memory import estimated_activation_bytes_per_token, weight_copy_bytes
 from headrace.models.network import build
-from headrace.training.activations import LENGTH, activation_bytes_per_token, kept_bytes
 from headrace.training.execution import Execution, Precision
+from headrace.training.ways.activations import LENGTH, activation_bytes_per_token, kept_bytes
 
 ROTARY = ("llama", "qwen3")
 GROUPED = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 72}

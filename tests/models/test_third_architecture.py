@@ -33,12 +33,12 @@ from headrace.run.config import Layers
 from headrace.run.memory import count_memory
 from headrace.run.pretraining import Pretraining
 from headrace.run.saved_model import load_model
-from headrace.training.activations import activation_bytes_per_token
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution, Precision
 from headrace.training.optimizers.assignment import assign, state_bytes, update_flops
 from headrace.training.optimizers.muon import Muon
 from headrace.training.step import batch_loss
+from headrace.training.ways.activations import activation_bytes_per_token
 from tests.conftest import make_text
 from tests.run.tiny_run import settings
 

@@ -22,13 +22,13 @@ from headrace.models.counts import count
 from headrace.models.linear import has_onednn
 from headrace.models.network import build
 from headrace.perf.predict import ByLayers, Footprint, Rehearsal
-from headrace.training.activations import activation_bytes_per_token, native_bytes_per_token
 from headrace.training.autotune import choose_execution
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers import assignment
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.step import TrainStep, accumulate
+from headrace.training.ways.activations import activation_bytes_per_token, native_bytes_per_token
 from headrace.training.ways.alternatives import candidate_sizes, default_micro_batch
 
 FEW_LAYERS = 3

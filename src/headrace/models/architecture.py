@@ -83,7 +83,7 @@ class Architecture(ABC):
     def activation_bytes(self, config: ModelConfig, precision: str) -> int:
         """Estimate the bytes that one block keeps per token for its backward pass.
 
-        Precision is float32 or bfloat16. `training.activations` counts them on a network, to take the figures from.
+        Precision is float32 or bfloat16. The figures are counted on a network, by `training.ways.activations`.
         """
 
     def why_not_native(self, config: ModelConfig) -> str:
@@ -141,5 +141,5 @@ def find_architecture(name: str) -> Architecture:
     """
     check_name(name)
     if name not in _registered:
-        import_module(f"headrace.models.{name}")
+        import_module(f"headrace.models.built_in.{name}")
     return _registered[name]

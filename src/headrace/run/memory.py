@@ -15,11 +15,11 @@ from headrace.models.kernels import SMALL_CHUNK_BYTES
 from headrace.models.memory import checkpointed_bytes_per_token, estimated_activation_bytes_per_token
 from headrace.perf.memory import MemoryParts, memory_parts
 from headrace.run.config import Config
-from headrace.training.activations import native_bytes_per_token
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
 from headrace.training.optimizers.average import average_bytes
+from headrace.training.ways.activations import native_bytes_per_token
 from headrace.units import human_bytes
 
 BATCHES_HELD = 4  # batches that the loader and the step hold in memory together

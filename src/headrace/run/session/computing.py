@@ -25,11 +25,11 @@ from headrace.run.machine import Machine
 from headrace.run.records import CheckpointState
 from headrace.run.remembered_scaling import Scaling
 from headrace.run.resume import describe_engine_change, resumed_execution
-from headrace.training.activations import activation_bytes_per_token
 from headrace.training.autotune import measure_on
 from headrace.training.choosing import TrainingChoice
 from headrace.training.execution import Execution
 from headrace.training.loop import StepInfo
+from headrace.training.ways.activations import activation_bytes_per_token
 from headrace.training.ways.memory import Demand
 
 

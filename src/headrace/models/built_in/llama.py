@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headrace.models.architecture import register
+from headrace.models.built_in.rotary import Rotary, RotaryArchitecture, RotaryBlock, RotaryNetwork, rotate_pairs
 from headrace.models.config import ModelConfig
 from headrace.models.hugging_face import HuggingFaceConfig, UnsupportedError
 from headrace.models.kernels import Kernels
 from headrace.models.network import Network
-from headrace.models.rotary import Rotary, RotaryArchitecture, RotaryBlock, RotaryNetwork, rotate_pairs
 
 
 class LlamaArchitecture(RotaryArchitecture):

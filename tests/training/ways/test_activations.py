@@ -6,8 +6,8 @@ import pytest
 
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
-from headrace.training.activations import activation_bytes_per_token, kept_bytes
 from headrace.training.execution import Execution
+from headrace.training.ways.activations import activation_bytes_per_token, kept_bytes
 
 
 @pytest.mark.parametrize("arch", ["gpt2", "qwen3"])

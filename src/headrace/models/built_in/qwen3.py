@@ -13,12 +13,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import rms_norm
 
 from headrace.models.architecture import Part, register
+from headrace.models.built_in.rotary import Rotary, RotaryArchitecture, RotaryBlock, RotaryNetwork, rotate_pairs
 from headrace.models.config import ModelConfig
 from headrace.models.hugging_face import HuggingFaceConfig
 from headrace.models.kernels import Kernels
 from headrace.models.network import Network
 from headrace.models.pointwise import inverse_rms, rms_norm_backward
-from headrace.models.rotary import Rotary, RotaryArchitecture, RotaryBlock, RotaryNetwork, rotate_pairs
 
 
 class Qwen3Architecture(RotaryArchitecture):
