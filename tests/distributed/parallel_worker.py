@@ -18,7 +18,8 @@ from headrace.distributed.pieces import local
 from headrace.run import environment
 from headrace.run import pretraining as pretrain
 from headrace.run.config import Layers
-from headrace.training.step import TokenBatch, TrainStep
+from headrace.training.presentation import Presentation, TokenBatch
+from headrace.training.step import TrainStep
 
 
 def _quick(*_: Any) -> float:
@@ -31,10 +32,10 @@ def train(settings: dict[str, Any], stop_at: int | None = None, is_asking: bool 
     rows: list[list[str]] = []
     update = TrainStep.__call__
 
-    def recorded(self: TrainStep, batch: TokenBatch, factor: float) -> Any:
+    def recorded(self: TrainStep, batch: TokenBatch, factor: float, shown: Presentation) -> Any:
         whole = zip(batch.inputs, batch.targets, strict=True)
         rows.append([hashlib.sha256(row.tobytes() + target.tobytes()).hexdigest()[:16] for row, target in whole])
-        return update(self, batch, factor)
+        return update(self, batch, factor, shown)
 
     layers = Layers()
     layers.add(settings, "the test")

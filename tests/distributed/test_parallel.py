@@ -29,7 +29,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 CASES: dict[str, dict[str, Any]] = {
     "qwen3": {},
     "qwen3-accumulating": {"training.micro_batch_size": 1},
-    "gpt2": {"model.arch": "gpt2"},
+    "gpt2": {"model.arch": "gpt2", "training.dropout": 0.2, "training.short_windows": 16},
     "gpt2-accumulating": {"model.arch": "gpt2", "training.micro_batch_size": 1},
     "masked-untied": {"data.packing": "document", "model.tie_embeddings": False, "training.micro_batch_size": 2},
 }

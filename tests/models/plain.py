@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,18 +14,27 @@ from headrace.models.network import Network, document_positions
 
 
 def plain_loss(
-    network: Network, inputs_BT: Tensor, targets_BT: Tensor, documents_BT: Tensor | None, reduction: str = "mean"
+    network: Network,
+    inputs_BT: Tensor,
+    targets_BT: Tensor,
+    documents_BT: Tensor | None,
+    reduction: str = "mean",
+    drop: Callable[[Tensor, int], Tensor] = lambda x, site: x,
 ) -> Tensor:
-    """Return the mean cross-entropy of a network's parameters, or with reduction "none" that of each target."""
+    """Return the mean cross-entropy of a network's parameters, or with reduction "none" that of each target.
+
+    `drop`: what is kept of what goes into the blocks, and of what goes into the head.
+    """
     documents = torch.zeros_like(inputs_BT) if documents_BT is None else documents_BT
     positions, mask = document_positions(documents), document_mask(documents)
     x = network.embedding(inputs_BT)
     if network.config.arch == "gpt2":
         x = x + network.positions(positions)  # type: ignore[operator]
+    x = drop(x, 0)
     for block in network.blocks:
         x = (_gpt2_block if network.config.arch == "gpt2" else _qwen3_block)(block, x, positions, mask)
     norm: Any = network.norm
-    x = _norm(norm, x)
+    x = drop(_norm(norm, x), 1)
     return cross_entropy((x @ network.head_weight_VD.T).flatten(0, 1), targets_BT.flatten(), reduction=reduction)
 
 

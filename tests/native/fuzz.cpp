@@ -80,8 +80,10 @@ bool is_sound(unsigned seed) {
         mask[i] = random.coin();
     }
     std::vector<float> frequencies(shape.head_width() / 2, 0.5f);
+    std::vector<uint32_t> keys(num_sequences);
+    for (uint32_t& key : keys) key = uint32_t(random.between(0, 1 << 30));
     const Rows rows{inputs.data(), targets.data(), random.coin() ? documents.data() : nullptr,
-                    random.coin() ? mask.data() : nullptr, num_sequences};
+                    random.coin() ? mask.data() : nullptr, random.coin() ? keys.data() : nullptr, 0.3, num_sequences};
     const char* instructions[] = {"avx512bf16", "avx512", "avx2", "baseline"};
     void* plan = headrace_plan(&shape, shape.kind == QWEN3 ? frequencies.data() : nullptr, random.between(1, 4),
                                random.between(1, 3), random.coin() ? 0 : 1 << 30, instructions[random.between(0, 3)]);

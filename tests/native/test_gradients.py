@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.models.config import ModelConfig
+from headrace.models.dropout import Dropout, row_keys
 from headrace.models.loss import head_loss
 from headrace.models.network import Network, build
 from headrace.native.engine import NativeStep
@@ -144,6 +145,25 @@ def test_bfloat16_gradients_are_as_good_as_torch_has_them(
     loss = NativeStep(network, "bfloat16", num_threads=2)(*arrays, 1.0)
     assert loss == pytest.approx(expected_loss, rel=2e-2)
     assert error(gradients(network), expected) < allowed
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("instructions", available_instructions())
+def test_the_same_numbers_are_dropped_as_in_torch(
+    case: Case, instructions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MASK, instructions)
+    network, arrays = network_of(case), arrays_of(case)
+    inputs, targets, documents, mask = arrays
+    keys = row_keys(seed=3, first_row=7, num_rows=case.rows)
+    exact = copy.deepcopy(network).double()
+    dropout = Dropout(0.3, torch.from_numpy(keys.astype(np.int64)))
+    losses = plain_loss(exact, *map(torch.from_numpy, (inputs, targets)), _tensor(documents), "none", dropout)
+    expected_loss = losses.sum() if mask is None else (losses * torch.from_numpy(mask).flatten()).sum()
+    expected_loss.backward()  # type: ignore[no-untyped-call]
+    loss = NativeStep(network, "float32", num_threads=2)(*arrays, 1.0, 0.3, keys)
+    assert loss == pytest.approx(float(expected_loss.detach()), rel=1e-6)
+    assert error(gradients(network), gradients(exact)) < 1e-5
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -44,7 +44,13 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"model.arch": "gpt2"}, {"data.packing": "document"}, {"training.optimizer": "adamw"}]
+    "changes",
+    [
+        {"training.dropout": 0.2},
+        {"model.arch": "gpt2"},
+        {"data.packing": "document", "training.short_windows": 8},
+        {"training.optimizer": "adamw"},
+    ],
 )
 def test_a_run_stopped_anywhere_and_resumed_is_the_unbroken_run(
     corpus: Path, tmp_path: Path, changes: dict[str, Any]

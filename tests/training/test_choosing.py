@@ -27,7 +27,7 @@ def fast_when_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Exec
     computed: list[tuple[Execution, range]] = []
 
     def fake(
-        _replica: Replica, _batch: object, way: Execution, _scale: float, rows: range
+        _replica: Replica, _batch: object, way: Execution, _scale: float, rows: range, _presentation: object
     ) -> tuple[float, StepSeconds]:
         computed.append((way, rows))
         seconds = (1 + abs(way.micro_batch_size - 2)) * (1 if way.precision == "bfloat16" else 2)

@@ -44,7 +44,7 @@ class World:
     def __next__(self) -> Any:
         return random_batch()
 
-    def __call__(self, batch: Any, factor: float) -> StepResult:
+    def __call__(self, batch: Any, factor: float, shown: Any) -> StepResult:
         self.now_s += self.step_s
         return StepResult(1.0, 1.0, True, StepSeconds(0.5, 0.5))
 

@@ -16,6 +16,7 @@ from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import as_whole
 from headrace.machine.allocator import release_freed_memory
 from headrace.machine.facts import memory_bytes
+from headrace.models.dropout import Dropout
 from headrace.models.kernels import Kernels
 from headrace.models.network import Network
 from headrace.native.engine import NativeStep
@@ -37,9 +38,11 @@ class Replica:
         self._native: dict[tuple[str, int, int], NativeStep] = {}
         self._borrower: Network | None = None
 
-    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels) -> Tensor:
+    def hidden(
+        self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels, dropout: Dropout | None = None
+    ) -> Tensor:
         """Return the network's hidden states of this process's rows."""
-        return self._forward(tokens_BT, documents_BT, kernels)  # type: ignore[no-any-return]
+        return self._forward(tokens_BT, documents_BT, kernels, dropout)  # type: ignore[no-any-return]
 
     def native_step(self, precision: str, num_threads: int) -> NativeStep:
         """Return the native step of the network. Only the newest is kept: each has memory of its own."""
@@ -102,8 +105,10 @@ class DdpReplica(Replica):
         self._forward = self._ddp
         self._computed_s = 0.0
 
-    def hidden(self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels) -> Tensor:
-        hidden_BTD = super().hidden(tokens_BT, documents_BT, kernels)
+    def hidden(
+        self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels, dropout: Dropout | None = None
+    ) -> Tensor:
+        hidden_BTD = super().hidden(tokens_BT, documents_BT, kernels, dropout)
         if hidden_BTD.requires_grad:
             hidden_BTD.register_hook(self._queue_clock)  # type: ignore[no-untyped-call]
         return hidden_BTD
@@ -203,9 +208,11 @@ class _Forward(nn.Module):
         self.network = network
         self._compiled: Callable[..., Tensor] | None = None
 
-    def forward(self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels) -> Tensor:
+    def forward(
+        self, tokens_BT: Tensor, documents_BT: Tensor | None, kernels: Kernels, dropout: Dropout | None
+    ) -> Tensor:
         if not kernels.compile:
-            return self.network(tokens_BT, documents_BT, kernels=kernels)  # type: ignore[no-any-return]
+            return self.network(tokens_BT, documents_BT, kernels=kernels, dropout=dropout)  # type: ignore[no-any-return]
         if self._compiled is None:
             self._compiled = torch.compile(self.network.forward, dynamic=False)
-        return self._compiled(tokens_BT, documents_BT, kernels=kernels)
+        return self._compiled(tokens_BT, documents_BT, kernels=kernels, dropout=dropout)

@@ -54,7 +54,7 @@ def predict_run(config: Config) -> Plan:
     execution, rehearsal, footprint = _rehearse(config, free, assumptions)
     work = count_work(
         model,
-        training.sequence_length,
+        training.mean_window,
         training.tokens_per_update,
         update_flops(model, training.optimizer, execution.dtype),
         training.gradient_checkpointing,

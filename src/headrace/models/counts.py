@@ -30,8 +30,10 @@ class Counts:
         return 3 * sum(self.forward_flops_per_token.values())
 
 
-def count(config: ModelConfig, sequence_length: int) -> Counts:
+def count(config: ModelConfig, sequence_length: float) -> Counts:
     """Count a network. FLOPs are those of matrix products, and of causal attention at half of the full square.
+
+    `sequence_length`: tokens that attend to each other; where it changes, their mean counts right.
 
     >>> shape = {"d_model": 512, "num_heads": 8, "num_layers": 6, "vocab_size": 16000, "context": 256}
     >>> counts = count(ModelConfig(arch="gpt2", **shape), sequence_length=256)

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from headrace.models.architecture import find_architecture
 from headrace.models.attention import KeyValueCache, document_mask
 from headrace.models.config import ModelConfig
+from headrace.models.dropout import AT_BLOCKS, AT_HEAD, Dropout, drop
 from headrace.models.kernels import PLAIN, Kernels
 
 # Shapes: B rows, T tokens, D width, V vocabulary.
@@ -49,10 +50,12 @@ class Network(nn.Module, ABC):
         documents_BT: Tensor | None = None,
         cache: KeyValueCache | None = None,
         kernels: Kernels = PLAIN,
+        dropout: Dropout | None = None,
     ) -> Tensor:
         """Return the hidden states after the last norm.
 
-        With `documents_BT`, tokens attend only within their own document, and positions count from its start.
+        With `documents_BT`, tokens attend only within their own document, and positions count from its start. With
+        `dropout`, some numbers of what goes into the blocks and of the result are left out.
         """
         start = 0 if cache is None else cache.length
         positions = torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)
@@ -61,12 +64,13 @@ class Network(nn.Module, ABC):
             mask = document_mask(documents_BT)
             positions = document_positions(documents_BT)
         x_BTD, extras = self.begin(tokens_BT, positions)
+        x_BTD = drop(dropout, x_BTD, AT_BLOCKS)
         for number, block in enumerate(self.blocks):
             if kernels.gradient_checkpointing and torch.is_grad_enabled():
                 x_BTD = checkpoint(block, x_BTD, extras, mask, None, number, kernels, use_reentrant=False)
             else:
                 x_BTD = block(x_BTD, extras, mask, cache, number, kernels)
-        return self.norm(x_BTD)  # type: ignore[no-any-return]
+        return drop(dropout, self.norm(x_BTD), AT_HEAD)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the head."""

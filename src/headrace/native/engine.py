@@ -70,17 +70,24 @@ class NativeStep:
         documents_BT: npt.NDArray[np.int32] | None,
         mask_BT: npt.NDArray[np.bool_] | None,
         scale: float,
+        dropout: float = 0.0,
+        keys_B: npt.NDArray[np.uint32] | None = None,
     ) -> float:
-        """Add the gradients of scale x the sum of losses to those of the parameters; return that loss."""
+        """Add the gradients of scale x the sum of losses to those of the parameters; return that loss.
+
+        `dropout`: the share of numbers that is dropped by the keys of the sequences (models/dropout.py).
+        """
         num_sequences, length = inputs_BT.shape
         self._prepare(length, sequences_at_once(num_sequences, length, self._num_threads))
         arrays = [
             None if array is None else np.ascontiguousarray(array, dtype)
             for array, dtype in (
                 (inputs_BT, np.int32), (targets_BT, np.int32), (documents_BT, np.int32), (mask_BT, np.uint8),
+                (keys_B, np.uint32),
             )
         ]  # fmt: skip
-        rows = Rows(*(None if array is None else array.ctypes.data for array in arrays), num_sequences)
+        addresses = (None if array is None else array.ctypes.data for array in arrays)
+        rows = Rows(*addresses, dropout, num_sequences)
         is_fresh = self._provide_gradients()
         weights = _pointers(self._tensors)
         gradients = _pointers([None if tensor is None else tensor.grad for tensor in self._tensors])

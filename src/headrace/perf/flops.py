@@ -37,7 +37,7 @@ class Work:
 
 def count_work(
     config: ModelConfig,
-    sequence_length: int,
+    sequence_length: float,
     num_tokens: int,
     update_flops: Mapping[str, float],
     gradient_checkpointing: bool = False,

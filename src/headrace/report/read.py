@@ -130,7 +130,7 @@ class RunRecord:
         training = self.training
         return flops.count_work(
             self.config.model,
-            training.sequence_length,
+            training.mean_window,
             self.training.tokens_per_update,
             update_flops(self.config.model, training.optimizer, Execution.from_config(training).dtype),
             training.gradient_checkpointing,

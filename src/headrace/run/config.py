@@ -106,11 +106,22 @@ class Layers:
             config = Config.model_validate(self._sections())
         except ValidationError as problem:
             raise UsageError(self._complaint(problem)) from None
+        self._check_windows(config)
         usual = {name: getattr(config.training, name) for name in LIMITS}
         for name, value in quick_limits(usual).items():
             if value != usual[name]:  # only what is set counts as given
                 setattr(config.training, name, value)
         return config
+
+    def _check_windows(self, config: Config) -> None:
+        """Refuse short windows that do not divide a sequence; what is tried or chosen later leaves such ones whole."""
+        length, window = config.training.max_length, config.training.short_windows
+        if 0 < window < length and length % window:
+            where = self.origins.get("training.short_windows", "")
+            raise UsageError(
+                f"training.short_windows: {window:,} ({where}): it should divide training.max_length, which is"
+                f" {length:,}"
+            )
 
     def build_data(self) -> DataConfig:
         """Validate the `data` section alone: a whole configuration has a model, whose architecture imports torch."""

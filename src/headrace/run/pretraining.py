@@ -132,7 +132,7 @@ class Pretraining:
         limits = Limits.from_config(config.training, self._steps_per_epoch())  # text that comes round too often ends it
         self.max_steps = limits.steps
         position = saved.position if saved is not None else Position()
-        self.counts = count(config.model, config.training.sequence_length)
+        self.counts = count(config.model, config.training.mean_window)
         self.run = Run(
             folder=self.folder.path, parameters=self.counts.num_parameters, continues_from=self._origin.record
         )

@@ -62,7 +62,6 @@ ANSWERS = {
     "min_lr": "The end of the learning rate is a share of its peak: training.final_learning_rate=0.1",
     "num_batches": "Write training.max_steps=100",
     "skip_tf": "Write --skip tf after `headrace bench loaders`; training never loads TensorFlow",
-    "dropout": "There is no dropout: a small model sees its text too few times to need it",
     "dry_run": "`headrace plan` says what a run will cost; with HEADRACE_QUICK=1, every run is 3 small steps",
     "device": "The device is found by itself: an accelerator if there is one, else the CPU",
 }

@@ -31,7 +31,7 @@ from headrace.training.ways.alternatives import (
     smaller_natives,
     why_not_native,
 )
-from headrace.training.ways.memory import SPARE_BYTES, Demand, pass_bytes
+from headrace.training.ways.memory import SPARE_BYTES, Demand, short_pass_bytes
 
 
 class Search:
@@ -204,7 +204,7 @@ class Search:
         newest = self._newest
         planned = 0
         if newest is not None and newest.engine == "native":
-            planned = pass_bytes(self._model, self._training.sequence_length, newest)
+            planned = short_pass_bytes(self._model, self._training, newest)
         return memory_bytes() - planned
 
 

@@ -17,7 +17,8 @@ from headrace.distributed.replicas import Replica
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.training.autotune import Search
 from headrace.training.execution import Execution
-from headrace.training.step import StepSeconds, TokenBatch, accumulate
+from headrace.training.presentation import AS_IT_IS, Presentation, TokenBatch
+from headrace.training.step import StepSeconds, accumulate
 from headrace.training.ways.alternatives import rows_to_measure
 from headrace.training.ways.memory import Demand
 
@@ -93,7 +94,9 @@ class TrainingChoice:
         while self._next is not None:
             self._answer(self._next, measure(self._next))
 
-    def accumulate(self, replica: Replica, batch: TokenBatch, scale: float) -> tuple[float, StepSeconds]:
+    def accumulate(
+        self, replica: Replica, batch: TokenBatch, scale: float, presentation: Presentation = AS_IT_IS
+    ) -> tuple[float, StepSeconds]:
         """Compute the gradients of a batch as `training.step.accumulate` does, its rows in the ways to be measured.
 
         Rows at its end that are too few for the next measurement are computed in the best way so far.
@@ -106,7 +109,8 @@ class TrainingChoice:
             measured = self._next_measured(len(left), batch) if repeated is None else None
             piece = repeated.popleft() if repeated else measured or Piece(len(left), self.best)
             piece.execution.set_threads()
-            part, part_seconds = accumulate(replica, batch, piece.execution, scale, left[: piece.rows])
+            rows = left[: piece.rows]
+            part, part_seconds = accumulate(replica, batch, piece.execution, scale, rows, presentation)
             loss, seconds, start = loss + part, seconds + part_seconds, start + piece.rows
             self.pieces.append(piece)
             if measured is not None:

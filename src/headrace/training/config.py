@@ -12,6 +12,8 @@ MAX_STEPS = 10**15
 MAX_UPDATE_TOKENS = 1 << 30
 MAX_THREADS = 4096
 MAX_PROMPTS = 16
+SHORT_SHARE = 0.5
+"""Share of a run in which sequences are cut into short windows, where they are."""
 
 
 class TrainingConfig(BaseModel):
@@ -39,6 +41,13 @@ class TrainingConfig(BaseModel):
     max_minutes: float = Field(default=0, ge=0, le=1e9)
     """Minutes from the first step to the end of the run, evaluations and saving included; 0: no limit. The learning
     rate falls so that it ends with them: the time of the last evaluation and save is set aside."""
+    short_windows: int = Field(default=0, ge=0, le=1 << 24)
+    """Tokens of the windows into which sequences are cut in the first half of the run: short ones are learned sooner.
+    It must divide max_length; 0: sequences stay whole. Where the network is chosen for a time limit, so is this."""
+    dropout: float = Field(default=0, ge=0, lt=1)
+    """Share of the numbers that each step leaves out at random, of what goes into the blocks and into the head: against
+    learning a text by heart. Where it is not given, it follows from how often the text comes round, as weight decay
+    does."""
     optimizer: Literal["muon", "adamw"] = "muon"
     """muon: orthogonalised momentum for matrices, AdamW for the rest. adamw: AdamW for all."""
     weight_decay: float = Field(default=0.1, ge=0)
@@ -93,7 +102,7 @@ class TrainingConfig(BaseModel):
     prompt: str = ""
     """What the sample begins with, where `prompts` is empty."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
-    """Seed of weights, order and samples."""
+    """Seed of weights, order, dropout and samples."""
 
     @property
     def sequence_length(self) -> int:
@@ -110,6 +119,16 @@ class TrainingConfig(BaseModel):
         """Tokens that one update trains on, over all processes."""
         return self.batch_size * self.sequence_length
 
+    @property
+    def pieces(self) -> int:
+        """Windows into which each sequence is cut in the first part of the run; 1: it stays whole."""
+        return count_pieces(self.sequence_length, self.short_windows)
+
+    @property
+    def mean_window(self) -> float:
+        """Tokens of a window, averaged over the steps of a run: what attention costs is in proportion to it."""
+        return self.sequence_length * (SHORT_SHARE / self.pieces + 1 - SHORT_SHARE)
+
     @model_validator(mode="after")
     def _check_update(self) -> TrainingConfig:
         if self.tokens_per_update > MAX_UPDATE_TOKENS:
@@ -118,3 +137,12 @@ class TrainingConfig(BaseModel):
                 f" {MAX_UPDATE_TOKENS:,} tokens per update"
             )
         return self
+
+
+def count_pieces(length: int, window: int) -> int:
+    """Return the number of windows into which a sequence is cut; 1 where they do not divide it evenly.
+
+    >>> count_pieces(256, 128), count_pieces(256, 0), count_pieces(64, 128), count_pieces(256, 100)
+    (2, 1, 1, 1)
+    """
+    return length // window if window and length % window == 0 else 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from headrace.errors import TrainingError
-from headrace.training.step import StepResult, TokenBatch, TrainStep
+from headrace.training.presentation import TokenBatch
+from headrace.training.step import StepResult, TrainStep
 
 MAX_BAD_STEPS = 5  # skipped updates in a row that end a run
 MAX_BAD_RECENTLY, RECENT_STEPS = 10, 50  # skipped updates among the newest ones that end a run
@@ -58,5 +59,5 @@ def broken(what: str) -> TrainingError:
     """Return the error that ends a run whose weights are lost."""
     return TrainingError(
         f"{what}. Nothing was saved since the last good checkpoint, which is intact. Lower training.learning_rate, or"
-        " look at the data with `headrace inspect CACHE --step N`."
+        " look at the data with `headrace inspect RUN --step N`."
     )

@@ -13,8 +13,9 @@ from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
 from headrace.training.health import Health, broken
 from headrace.training.pauses import Due, EvaluationCosts, Pauses
+from headrace.training.presentation import Presentation, TokenBatch
 from headrace.training.schedule import Limits, Position, learning_rate_factor
-from headrace.training.step import StepResult, TokenBatch, TrainStep
+from headrace.training.step import StepResult, TrainStep
 
 
 class StopWaiting(Exception):  # noqa: N818 - a request, not an error
@@ -159,7 +160,8 @@ class Loop:
                 self._save_last()
                 return
             waited_s = self._clock() - step_began
-            result = self._train_step(batch, factor)
+            presentation = Presentation.at(self._config, progress, position.step, self._group, len(batch.inputs))
+            result = self._train_step(batch, factor, presentation)
             info = self._count(batch, result, waited_s, self._clock() - began)
             info.learning_rate = self._config.learning_rate * factor
             if self._between_steps(info, began):

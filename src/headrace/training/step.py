@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from headrace.distributed.pieces import as_whole
 from headrace.distributed.replicas import Replica
+from headrace.models.dropout import Dropout
 from headrace.models.kernels import PLAIN, Kernels
 from headrace.models.loss import head_loss
 from headrace.models.network import Network
 from headrace.training.execution import Execution
 from headrace.training.optimizers.average import WeightAverage
 from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.presentation import AS_IT_IS, Presentation, Shown, TokenBatch
 from headrace.training.ways.memory import SPARE_BYTES, pass_bytes
-
-
-class TokenBatch(Protocol):
-    """The parts of a batch that a step uses; the data engine's `Batch` has them."""
-
-    @property
-    def inputs(self) -> npt.NDArray[Any]: ...
-    @property
-    def targets(self) -> npt.NDArray[Any]: ...
-    @property
-    def documents(self) -> npt.NDArray[np.int32] | None: ...
-    @property
-    def mask(self) -> npt.NDArray[np.bool_] | None: ...
-    @property
-    def num_tokens(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -86,7 +72,9 @@ class Choosing(Protocol):
     @property
     def is_settled(self) -> bool: ...
 
-    def accumulate(self, replica: Replica, batch: TokenBatch, scale: float) -> tuple[float, StepSeconds]: ...
+    def accumulate(
+        self, replica: Replica, batch: TokenBatch, scale: float, presentation: Presentation
+    ) -> tuple[float, StepSeconds]: ...
 
 
 class TrainStep:
@@ -112,13 +100,15 @@ class TrainStep:
         self._average = average
         self._execution.set_threads()
 
-    def __call__(self, batch: TokenBatch, learning_rate_factor: float) -> StepResult:
+    def __call__(
+        self, batch: TokenBatch, learning_rate_factor: float, presentation: Presentation = AS_IT_IS
+    ) -> StepResult:
         """Do one update."""
         network, group = self._replica.network, self._replica.group
         num_tokens = sum(count for (count,) in group.gather([batch.num_tokens], "counting targets"))
         # Gradients are averaged over the processes, which divides by their number once more.
         scale = group.world_size / max(num_tokens, 1)
-        loss, seconds = self._accumulate(batch, scale)
+        loss, seconds = self._accumulate(batch, scale, presentation)
         began = time.perf_counter()
         with group.exchanging("clipping gradients"):
             norm = float(as_whole(torch.nn.utils.clip_grad_norm_(network.parameters(), self._clip)))
@@ -136,16 +126,16 @@ class TrainStep:
         network.zero_grad(set_to_none=True)
         return StepResult(loss, norm, is_finite, replace(seconds, optimizer=time.perf_counter() - began))
 
-    def _accumulate(self, batch: TokenBatch, scale: float) -> tuple[float, StepSeconds]:
+    def _accumulate(self, batch: TokenBatch, scale: float, presentation: Presentation) -> tuple[float, StepSeconds]:
         if self._choosing is not None and not self._choosing.is_settled:
-            result = self._choosing.accumulate(self._replica, batch, scale)
+            result = self._choosing.accumulate(self._replica, batch, scale, presentation)
             # The optimizer computes like the last rows: that is written down, and the same again after a resume.
             self._execution = self._choosing.newest
             return result
         if self._choosing is not None:
             self._execution, self._choosing = self._choosing.best, None
             self._execution.set_threads()
-        return accumulate(self._replica, batch, self._execution, scale)
+        return accumulate(self._replica, batch, self._execution, scale, presentation=presentation)
 
     def is_sound(self, batch: TokenBatch) -> bool:
         """Return whether the weights give a finite loss and gradient for the first row of a batch; update nothing."""
@@ -165,6 +155,7 @@ def accumulate(
     execution: Execution,
     scale: float | None = None,
     rows: range | None = None,
+    presentation: Presentation = AS_IT_IS,
 ) -> tuple[float, StepSeconds]:
     """Compute the gradients of scale x the sum of losses, micro-batch by micro-batch; return that loss and the times.
 
@@ -174,7 +165,7 @@ def accumulate(
     scale = 1.0 / max(batch.num_tokens, 1) if scale is None else scale
     rows = range(len(batch.inputs)) if rows is None else rows
     if execution.engine == "native":
-        return _accumulate_natively(replica, batch, execution, scale, rows)
+        return _accumulate_natively(replica, batch, execution, scale, rows, presentation)
     needed_bytes = 0
     if replica.memory_limit is not None:
         replica.release_native_steps()  # the memory of both ways together may be too much
@@ -184,8 +175,9 @@ def accumulate(
     for start in starts:
         stop = min(start + execution.micro_batch_size, rows.stop)
         replica.make_room(needed_bytes + _missing_gradient_bytes(replica))
+        shown = presentation.show(batch, slice(start, stop))
         part, forward_part_s, backward_part_s = _forward_and_backward(
-            replica, batch, slice(start, stop), execution, scale, is_last=start == starts[-1]
+            replica, shown, execution, scale, is_last=start == starts[-1]
         )
         loss += part
         forward_s += forward_part_s
@@ -195,23 +187,17 @@ def accumulate(
 
 
 def _accumulate_natively(
-    replica: Replica, batch: TokenBatch, execution: Execution, scale: float, rows: range
+    replica: Replica, batch: TokenBatch, execution: Execution, scale: float, rows: range, presentation: Presentation
 ) -> tuple[float, StepSeconds]:
     """Compute gradients as `accumulate` does, by the native library."""
     step = replica.native_step(execution.precision, torch.get_num_threads())
     loss, seconds = 0.0, StepSeconds(0.0, 0.0)
     for start in rows[:: execution.micro_batch_size]:
-        part = slice(start, min(start + execution.micro_batch_size, rows.stop))
-        planned_bytes = step.bytes_to_plan(part.stop - part.start, batch.inputs.shape[1])
+        shown = presentation.show(batch, slice(start, min(start + execution.micro_batch_size, rows.stop)))
+        planned_bytes = step.bytes_to_plan(*shown.inputs.shape)
         replica.make_room(planned_bytes + _missing_gradient_bytes(replica))
         began = time.perf_counter()
-        loss += step(
-            batch.inputs[part],
-            batch.targets[part],
-            None if batch.documents is None else batch.documents[part],
-            None if batch.mask is None else batch.mask[part],
-            scale,
-        )
+        loss += step(shown.inputs, shown.targets, shown.documents, shown.mask, scale, shown.dropout, shown.keys)
         seconds += StepSeconds(step.forward_s, time.perf_counter() - began - step.forward_s)
     began = time.perf_counter()
     replica.average_gradients()
@@ -219,26 +205,34 @@ def _accumulate_natively(
 
 
 def _forward_and_backward(
-    replica: Replica, batch: TokenBatch, rows: slice, execution: Execution, scale: float, is_last: bool
+    replica: Replica, shown: Shown, execution: Execution, scale: float, is_last: bool
 ) -> tuple[float, float, float]:
     """Add the gradients of one micro-batch; return its loss, and the seconds of its two passes."""
     began = time.perf_counter()
     with replica.micro_batch(is_last):
         with execution.autocast(replica.network.device):
-            loss = batch_loss(replica, batch, rows, scale, execution.kernels)
+            loss = shown_loss(replica, shown, scale, execution.kernels)
         middle = time.perf_counter()
         loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach()), middle - began, time.perf_counter() - middle
 
 
 def batch_loss(replica: Replica, batch: TokenBatch, rows: slice, scale: float, kernels: Kernels = PLAIN) -> Tensor:
-    """Return scale x the sum of the losses of some rows of a batch."""
+    """Return scale x the sum of the losses of some rows of a batch, as they are."""
+    return shown_loss(replica, AS_IT_IS.show(batch, rows), scale, kernels)
+
+
+def shown_loss(replica: Replica, shown: Shown, scale: float, kernels: Kernels) -> Tensor:
+    """Return scale x the sum of the losses of rows as they are shown to the network."""
     device = replica.network.device
-    inputs = torch.from_numpy(batch.inputs[rows].astype(np.int64)).to(device)
-    targets = torch.from_numpy(batch.targets[rows].astype(np.int64)).to(device)
-    documents = None if batch.documents is None else torch.from_numpy(batch.documents[rows]).to(device)
-    mask = None if batch.mask is None else torch.from_numpy(batch.mask[rows]).to(device).flatten()
-    hidden_ND = replica.hidden(inputs, documents, kernels).flatten(0, 1)
+    inputs = torch.from_numpy(shown.inputs.astype(np.int64)).to(device)
+    targets = torch.from_numpy(shown.targets.astype(np.int64)).to(device)
+    documents = None if shown.documents is None else torch.from_numpy(shown.documents).to(device)
+    mask = None if shown.mask is None else torch.from_numpy(shown.mask).to(device).flatten()
+    dropout = None
+    if shown.keys is not None:
+        dropout = Dropout(shown.dropout, torch.from_numpy(shown.keys.astype(np.int64)).to(device))
+    hidden_ND = replica.hidden(inputs, documents, kernels, dropout).flatten(0, 1)
     return head_loss(hidden_ND, replica.network.head_weight_VD, targets.flatten(), mask, scale, kernels)
 
 

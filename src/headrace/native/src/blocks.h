@@ -5,6 +5,7 @@
 #pragma once
 #include <time.h>
 
+#include "dropout.h"
 #include "loss.h"
 
 namespace ISA {
@@ -15,13 +16,14 @@ template <class E> struct Pass {
     Memory<E> memory;
     const bool is_qwen;
     const long width, feed_forward, up_width, head;
+    const Dropout dropout;
     long num_rows = 0;
     Rows rows{};  // of the sequences that are being computed
 
     explicit Pass(const Task& task)
         : task(task), shape(*task.shape), memory(*task.shape, task.sequences_at_once, task.memory),
           is_qwen(shape.kind == QWEN3), width(shape.width), feed_forward(shape.feed_forward),
-          up_width(shape.up_width()), head(shape.head_width()) {}
+          up_width(shape.up_width()), head(shape.head_width()), dropout(task.rows.dropout) {}
 
     Result run() {
         Result result{0, 0};
@@ -32,18 +34,17 @@ template <class E> struct Pass {
 
     void run_sequences(long begin, long end, Result& result) {
         const double began = now();
-        const long offset = begin * shape.length;
         num_rows = (end - begin) * shape.length;
-        rows = {task.rows.inputs + offset, task.rows.targets + offset,
-                task.rows.documents ? task.rows.documents + offset : nullptr,
-                task.rows.mask ? task.rows.mask + offset : nullptr, end - begin};
+        rows = task.rows.part(begin, end, shape.length);
         find_documents();
         embed();
         for (long l = 0; l < shape.num_layers; l++) forward_layer(l);
         normalise_rows(final_norm());
+        drop_rows(AT_HEAD, memory.normed);
         result.loss += head_loss(task, memory.normed, rows, num_rows, memory);
         result.forward_seconds += now() - began;
         memset(memory.stream_grad.data, 0, sizeof(float) * memory.stream_grad.stride * num_rows);
+        drop_rows(AT_HEAD, memory.normed_grad);
         norm_backward(final_norm());
         for (long l = shape.num_layers; l-- > 0;) backward_layer(l);
         embed_backward();
@@ -57,6 +58,14 @@ template <class E> struct Pass {
 
     const float* weight(long layer, LayerTensor which) const { return layer_tensor(task.weights, layer, which); }
     float* gradient(long layer, LayerTensor which) const { return layer_tensor(task.gradients, layer, which); }
+
+    // Sites of dropout: what goes into the blocks, and what goes into the head.
+    enum Site : uint32_t { AT_BLOCKS, AT_HEAD };
+
+    template <class T> void drop_rows(Site site, Matrix<T> x) const {
+        for (long r = 0; rows.keys && r < num_rows; r++)
+            dropout.apply(rows.keys[r / shape.length], r % shape.length, site, x.row(r), width);
+    }
 
     // The first key that each token sees in its sequence, and its position in its document.
     void find_documents() {
@@ -78,9 +87,11 @@ template <class E> struct Pass {
             const float* place = task.weights[POSITIONS] + memory.position[r] * width;
             for (long j = 0; j < width; j++) to[j] += place[j];
         }
+        drop_rows(AT_BLOCKS, memory.stream);
     }
 
     void embed_backward() {
+        drop_rows(AT_BLOCKS, memory.stream_grad);
         scatter(rows.inputs, shape.vocabulary, task.gradients[EMBEDDING]);
         if (task.gradients[POSITIONS]) scatter(memory.position, shape.length, task.gradients[POSITIONS]);
     }

@@ -145,7 +145,7 @@ void fill_rotary(Plan& plan, const float* frequencies) {
 
 }  // namespace
 
-EXPORT int headrace_abi() { return 1; }
+EXPORT int headrace_abi() { return 2; }
 
 EXPORT const char* headrace_instructions(const char* wanted) { return choose(wanted).name; }
 
@@ -205,9 +205,7 @@ EXPORT double headrace_step(
         if (thread >= active) return;
         if (thread) std::memset(plan->own_gradients[thread].get(), 0, plan->gradients.own_bytes());
         const long begin = num_sequences * thread / active, end = num_sequences * (thread + 1) / active;
-        const Rows part{rows->inputs + begin * length, rows->targets + begin * length,
-                        rows->documents ? rows->documents + begin * length : nullptr,
-                        rows->mask ? rows->mask + begin * length : nullptr, end - begin};
+        const Rows part = rows->part(begin, end, length);
         plan->results[thread] = plan->instructions->add_gradients(
             {&plan->shape, weights, of_threads[thread].data(), plan->rotary.data(), part, num_rounds,
              plan->sequences_at_once, scale, plan->memory[thread].get(), thread,

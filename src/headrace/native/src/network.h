@@ -21,11 +21,19 @@ template <class T> inline T* layer_tensor(T* const* tensors, long layer, LayerTe
     return tensors[NUM_NETWORK_TENSORS + layer * NUM_LAYER_TENSORS + which];
 }
 
-// The rows of one thread. Documents and mask may be missing.
+// The rows of one thread. Documents, mask and keys may be missing; without keys of the sequences, nothing is dropped.
 struct Rows {
     const int32_t *inputs, *targets, *documents;
     const uint8_t* mask;
+    const uint32_t* keys;
+    double dropout;
     long num_sequences;
+
+    Rows part(long first, long end, long length) const {
+        const long offset = first * length;
+        return {inputs + offset, targets + offset, documents ? documents + offset : nullptr,
+                mask ? mask + offset : nullptr, keys ? keys + first : nullptr, dropout, end - first};
+    }
 };
 
 // The turns in which threads add to gradients that they share. Each gradient is cut into as many slices as there are

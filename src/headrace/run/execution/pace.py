@@ -50,6 +50,7 @@ def remembered_execution(config: Config, search: Search) -> Remembered[ChosenExe
             "machine": find_hardware().fingerprint,
             "model": config.model.shape(),
             "batch": [training.batch_size, training.sequence_length, config.data.packing, training.memory_budget],
+            "pieces": training.pieces,
             "processes": config.run.processes,
             "sharding": config.run.sharding,
             "ways": [asdict(way) for way in search.ways],

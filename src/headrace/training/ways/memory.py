@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -53,6 +53,12 @@ def pass_bytes(model: ModelConfig, sequence_length: int, execution: Execution) -
     return int(FRAGMENTED * held) + KERNEL_BYTES
 
 
+def short_pass_bytes(model: ModelConfig, training: TrainingConfig, execution: Execution) -> int:
+    """Return the same for the first steps of a run, in which sequences are cut into short windows."""
+    rows = execution.micro_batch_size * training.pieces
+    return pass_bytes(model, training.sequence_length // training.pieces, replace(execution, micro_batch_size=rows))
+
+
 @dataclass(frozen=True)
 class Demand:
     """The memory that steps need in one way, by when it comes."""
@@ -70,7 +76,7 @@ class Demand:
     @classmethod
     def of(cls, model: ModelConfig, training: TrainingConfig, way: Execution, held: int, to_come: int) -> Demand:
         """Build the demand of a way from what the process has and what is known to come."""
-        passes = pass_bytes(model, training.sequence_length, way)
+        passes = max(pass_bytes(model, training.sequence_length, way), short_pass_bytes(model, training, way))
         update = update_bytes(model, training.optimizer, way.dtype)
         working = max(passes + int(KEPT_SHARE * update), update)
         return cls(way, held, to_come, working, _smaller_optimizer(model, training))

@@ -17,8 +17,8 @@ from headrace.run.pretraining import Pretraining
 def train(job: dict[str, Any], report: Callable[[float], None]) -> int:
     training = {
         "batch_size": job["batch_size"], "max_length": job["sequence_length"], "learning_rate": job["learning_rate"],
-        "optimizer": "adamw", "weight_decay": 0.0, "precision": "float32", "warmup": 0.0, "decay": 0.001,
-        "max_steps": 100_000, "evaluate_every": 100_000, "save_every": 100_000,
+        "optimizer": "adamw", "weight_decay": 0.0, "dropout": 0.0, "precision": "float32", "warmup": 0.0,
+        "decay": 0.001, "max_steps": 100_000, "evaluate_every": 100_000, "save_every": 100_000,
     }  # fmt: skip
     chosen = Path(job["weights"]) / "chosen.json"
     if chosen.exists():
