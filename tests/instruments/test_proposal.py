@@ -69,6 +69,17 @@ def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[
     assert any("times" in text for text in proposal.assumptions), "the small corpus repeats"
 
 
+def test_a_proposal_has_the_recipe_for_its_epochs(corpus: Path, tried: list[Config]) -> None:
+    proposal = room.propose(given(corpus), minutes=60)
+    training = proposal.config.training
+    assert proposal.prospect.exposure.epochs > 10, "the corpus is small"
+    assert 0 < training.num_epochs < proposal.prospect.exposure.epochs
+    assert training.dropout > 0 and training.weight_decay > 0.1
+    assert training.short_windows == 128
+    kept = room.propose(given(corpus, **{"training.dropout": 0, "training.num_epochs": 5}), minutes=60).config.training
+    assert kept.dropout == 0
+
+
 def test_more_time_gives_a_larger_network(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "divide_corpus", lambda _: [type("Segment", (), {"nbytes": 10**10})])
     minute, day = (room.propose(given(corpus), minutes).prospect.exposure.parameters for minutes in (1, 1440))

@@ -18,7 +18,7 @@ from headrace.errors import UsageError
 from headrace.instruments.short_run import ShortRun, train_briefly
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.counts import count
-from headrace.perf.loss_law import Exposure, Law, longest
+from headrace.perf.loss_law import Exposure, Law, law_for, longest
 from headrace.perf.pace import Pace, Prospect, fit_pace, flops_per_token, foresee
 from headrace.perf.search_space import (
     batch_size_for,
@@ -26,11 +26,14 @@ from headrace.perf.search_space import (
     learning_rate_for,
     sequence_length_for,
     shapes,
+    short_windows_for,
     vocabularies_for,
 )
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, given_cache, training_sources
 from headrace.run.memory import count_memory
+from headrace.run.start.budget import set_value
+from headrace.run.start.regime import recipe_for
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 from headrace.training.pauses import expected_seconds
@@ -93,6 +96,7 @@ def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = la
         search.add(run)
         show(run)
     config, prospect = search.best()
+    search.settle_recipe(config, prospect)
     proposal = Proposal(config, minutes, prospect, search.runs, time.perf_counter() - began, search.interval(prospect))
     proposal.assumptions = _assumptions(proposal, run_s)
     return proposal
@@ -103,6 +107,7 @@ class Search:
 
     def __init__(self, given: Layers, minutes: float) -> None:
         self._given, self._minutes = given, minutes
+        self._law = law_for(given.values.get("training.dropout"))
         self.runs: list[ShortRun] = []
         self._misfit: UsageError | None = None
         if given.values.get("model.init"):
@@ -155,17 +160,24 @@ class Search:
         config, prospect = self._best_of([c for c in self._candidates if c.data.tokenizer in known])
         return self._with_batch(config, prospect.batch_size), prospect
 
+    def settle_recipe(self, config: Config, prospect: Prospect) -> None:
+        """Write the recipe for the whole time into a configuration, as a run without a plan would choose it."""
+        _, values = recipe_for(prospect.exposure, is_limited_by_time=True, law=self._law)
+        for key, value in values.items():
+            if key not in self._given.values:
+                set_value(config, key, value)
+
     def interval(self, prospect: Prospect) -> tuple[float, float]:
         """Return the range in which the loss of a prospect should lie, by what the short runs measured."""
         measured = self._measured()
-        return Law().fitted(measured).interval(prospect.exposure, longest(measured)[0])
+        return self._law.fitted(measured).interval(prospect.exposure, longest(measured)[0])
 
     def _measured(self) -> list[tuple[Exposure, float]]:
         return [(run.exposure, run.bits_per_byte) for run in self.runs]
 
     def _best_of(self, candidates: list[Config]) -> tuple[Config, Prospect]:
         pace = fit_pace([_pace_of(run) for run in self.runs])
-        law = Law().fitted(self._measured())
+        law = self._law.fitted(self._measured())
         found = [(config, self._foresee(config, pace, law)) for config in candidates]
         return min(found, key=lambda one: (one[1].is_too_large, one[1].bits_per_byte))
 
@@ -240,6 +252,8 @@ class Search:
         except UsageError as problem:
             self._misfit = problem
             return None
+        if "training.short_windows" not in self._given.values:
+            config.training.short_windows = short_windows_for(config.training.sequence_length)
         model = config.model
         model.num_heads, model.d_ff = model.heads, model.feed_forward
         model.context = model.context or config.training.sequence_length
@@ -284,7 +298,7 @@ def _assumptions(proposal: Proposal, run_s: float) -> list[str]:
         f"{len(proposal.runs)} short runs of {human_time(run_s)} measure the speed; a scaling law (docs/metrics.md)"
         f" estimates the loss after {proposal.minutes:g} minutes",
         "training has this machine to itself, as the short runs had; planning is not part of the minutes",
-        "the recipe is the default one, at which the law was fitted",
+        "the recipe is the default one for this number of epochs",
     ]
     if beyond := exposure.beyond_fitted():
         texts.append(f"the law extrapolates: {beyond} than in any run that it was fitted to")

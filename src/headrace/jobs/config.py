@@ -11,10 +11,12 @@ from headrace.errors import CorpusError
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, given_cache, tokenizer_spec, training_sources
 from headrace.run.start.budget import CHOOSABLE, get_value, is_given
+from headrace.run.start.regime import REGIME_KEYS
 from headrace.run.start.settle import settle_model
 from headrace.training.schedule import DEFAULT_MINUTES
 
 MEASURED = "measured when the run begins"
+BY_REGIME = "by how often the text comes round"
 CHOSEN_LATER = "chosen for the time limit when the run begins"
 
 
@@ -70,6 +72,7 @@ def settle(config: Config) -> dict[str, Any]:
         "model.vocab_size": model.vocab_size or vocabulary or "as many as the tokenizer has",
         "model.context": model.context or training.max_length,
         "training.micro_batch_size": training.micro_batch_size or MEASURED,
+        **{key: BY_REGIME for key in REGIME_KEYS if not is_given(given, key) and not model.init},
         "training.threads": training.threads or "one per core",
         "training.evaluate_every": training.evaluate_every or "chosen by what evaluating costs",
         "training.save_every": training.save_every or "one a minute",

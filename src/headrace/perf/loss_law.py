@@ -3,7 +3,8 @@
 The loss, in bits per byte, is a sum: a floor; what a small network cannot express; what too little text cannot teach;
 what a small vocabulary cannot see of a text in one window; rare tokens, of which a large vocabulary has many; and
 overfitting to a repeated text. Coefficients and exponents were fitted to runs of one and five minutes on two corpora
-(docs/LOG.md); short runs refit only the floor, which belongs to the corpus.
+(docs/LOG.md), without dropout and in windows of 128 tokens; that of overfitting with dropout was set by what two
+sizes of text showed. Short runs refit only the floor, which belongs to the corpus.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 REPEATS_WORTH = 5.0
 CAPACITY_EXPONENT, TEXT_EXPONENT = 0.25, 0.35
 HARMLESS_EPOCHS = 2.0
+OVERFITTING_WITHOUT_DROPOUT = 0.02
 FITTED_TOKENS, FITTED_BLOCKS = (5e5, 8e6), (1e5, 3e6)
 """Tokens and block weights of the runs that the law was fitted to."""
 SHARES: tuple[float, ...] = tuple(2.0 ** (-number / 4) for number in range(60))
@@ -56,6 +58,16 @@ class Exposure:
             return self.tokens
         return self.unique_tokens * (1 + REPEATS_WORTH * (1 - math.exp(-(self.epochs - 1) / REPEATS_WORTH)))
 
+    @property
+    def pressure(self) -> float:
+        """How strongly repeats push a network to learn its text by heart: more for one that is large for the text.
+
+        >>> Exposure(1e6, 8e5, 1024, tokens=6e6, unique_tokens=2e5, bytes_per_token=3).pressure
+        56.0
+        """
+        too_often = max(0.0, self.epochs - HARMLESS_EPOCHS)
+        return too_often * math.sqrt(self.block_parameters / self.unique_tokens)
+
     def shortened(self, share: float) -> Exposure:
         """Return the exposure of a run that ends after a share of the text."""
         return replace(self, tokens=share * self.tokens)
@@ -63,14 +75,13 @@ class Exposure:
     def terms(self) -> list[float]:
         """Return the factor of each coefficient of the law."""
         useful_bytes = self.useful_tokens * self.bytes_per_token
-        too_often = max(0.0, self.epochs - HARMLESS_EPOCHS)
         return [
             1.0,
             (1e6 / self.block_parameters) ** CAPACITY_EXPONENT,
             (1e6 / useful_bytes) ** TEXT_EXPONENT,
             math.sqrt(1000 / self.vocab_size),
             math.sqrt(self.vocab_size / min(self.tokens, self.unique_tokens)),
-            too_often * math.sqrt(self.block_parameters / self.unique_tokens),
+            self.pressure,
         ]
 
     def distance(self, other: Exposure) -> float:
@@ -100,7 +111,7 @@ class Law:
     text: float = 1.33
     vocabulary: float = 0.41
     rare: float = 1.5
-    overfitting: float = 0.02
+    overfitting: float = 0.0025
 
     def bits_per_byte(self, exposure: Exposure) -> float:
         """Return the expected loss at the best end: of a run that goes through its text too often, before its limit."""
@@ -134,6 +145,15 @@ class Law:
 
     def _coefficients(self) -> list[float]:
         return [self.floor, self.capacity, self.text, self.vocabulary, self.rare, self.overfitting]
+
+
+def law_for(dropout: float | None) -> Law:
+    """Return the law for a given dropout; None leaves it to the recipe. Without any, a text is known by heart sooner.
+
+    >>> law_for(None) == law_for(0.2) == Law(), law_for(0).overfitting
+    (True, 0.02)
+    """
+    return Law() if dropout is None or dropout > 0 else Law(overfitting=OVERFITTING_WITHOUT_DROPOUT)
 
 
 def longest(short_runs: Sequence[tuple[Exposure, float]]) -> tuple[Exposure, float]:

@@ -24,7 +24,7 @@ class Pace:
     """Seconds per layer."""
 
 
-USEFUL_EPOCHS = 6.0
+USEFUL_EPOCHS = 13.0
 """About as often a run goes through its text before it ends by itself (perf/loss_law.py)."""
 USUAL_SHARE_OF_PEAK = 0.62
 """Share of the measured peak at which the arithmetic of training runs (docs/LOG.md)."""

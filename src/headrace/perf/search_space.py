@@ -14,6 +14,7 @@ MOST_BLOCKS_PER_TOKEN = 12.0  # weights in the blocks, for each token of the cor
 # Batches grow with the square root of the tokens trained on: larger batches give less noisy gradients.
 BATCH_TOKENS, BATCH_TOKENS_AT = 2048, 3e6
 LEARNING_RATE, LEARNING_RATE_WIDTH = 0.006, 256  # up to this width; wider networks learn at less
+SHORT_WINDOWS = 128  # shorter ones teach too little of what comes further back
 LEAST_BATCH_TOKENS, MOST_BATCH_TOKENS = 1024, 65_536
 
 
@@ -58,10 +59,20 @@ def learning_rate_for(width: int) -> float:
 def sequence_length_for(minutes: float) -> int:
     """Return the sequence length for a training time: only long runs learn to use distant context.
 
-    >>> sequence_length_for(5), sequence_length_for(60), sequence_length_for(600)
-    (128, 256, 512)
+    >>> sequence_length_for(5), sequence_length_for(600)
+    (256, 512)
     """
-    return 128 if minutes < 20 else 256 if minutes < 240 else 512
+    return 256 if minutes < 240 else 512
+
+
+def short_windows_for(sequence_length: int) -> int:
+    """Return the windows into which sequences are cut in the first half of a run; 0: they stay whole.
+
+    >>> short_windows_for(256), short_windows_for(1024), short_windows_for(128), short_windows_for(250)
+    (128, 512, 0, 0)
+    """
+    window = max(SHORT_WINDOWS, sequence_length // 2)
+    return window if sequence_length > window and sequence_length % window == 0 else 0
 
 
 def vocabularies_for(corpus_bytes: float) -> list[int]:

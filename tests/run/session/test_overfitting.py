@@ -51,7 +51,7 @@ def test_it_is_told_once_with_all_that_one_wants_to_know() -> None:
         " loss fell from 1.400 to 1.000: the model is learning the text by heart, after 50 epochs. The learning rate"
         " has most of its fall to come, and validation often falls once more with it. The checkpoint of step 300 stays"
         " the best, which generate, serve and export use. What helps: more text, fewer epochs (training.num_epochs=30),"
-        " a smaller network (model.num_layers=2)."
+        " dropout (training.dropout=0.2), a smaller network (model.num_layers=2)."
     )
     assert run.overfitting is not None
     assert (run.overfitting.best_step, run.overfitting.newest_step, run.compared_loss) == (300, 600, 1.7)
@@ -98,9 +98,10 @@ def test_commands_can_be_copied(name: str) -> None:
     beginning, end = ["headrace", "train", f"{name}/config.json"], ["run.resume=false", "--out"]
     assert lines == [
         [*beginning, "training.num_epochs=0.12", *end, f"{name}-shorter"],
+        [*beginning, "training.dropout=0.2", *end, f"{name}-dropout"],
         [*beginning, "model.num_layers=2", *end, f"{name}-smaller"],
     ]
-    one_layer = Config.model_validate({"model": {"num_layers": 1}})
+    one_layer = Config.model_validate({"model": {"num_layers": 1}, "training": {"dropout": 0.1}})
     assert len(remedies(found, one_layer, Path(name))) == 1
     assert "20 steps" in describe(found)
 
@@ -114,7 +115,7 @@ def test_a_small_run_that_overfits(tmp_path: Path) -> None:
         **{
             "model.d_model": 128, "training.learning_rate": 0.01, "training.batch_size": 8, "training.max_steps": 105,
             "training.evaluate_every": 15, "training.micro_batch_size": 8, "data.validation_fraction": 0.3,
-            "training.prompts": ["a"], "training.decay": 0.1,
+            "training.prompts": ["a"], "training.decay": 0.1, "training.weight_decay": 0.1, "training.dropout": 0,
         },
     )  # fmt: skip
     layers = Layers()

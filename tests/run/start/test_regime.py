@@ -9,11 +9,12 @@ import pytest
 
 from headrace.distributed.group import ALONE, Group
 from headrace.jobs.train import run_to_the_end
+from headrace.perf.loss_law import Exposure
 from headrace.perf.pace import usual_pace
 from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
 from headrace.run.start import regime
-from headrace.run.start.regime import REGIMES, expected_tokens, settle_recipe
+from headrace.run.start.regime import REGIMES, expected_tokens, regime_of, settle_recipe
 from headrace.training.config import TrainingConfig
 from headrace.training.schedule import Limits
 from tests.run.tiny_run import configured, fresh_corpus
@@ -24,23 +25,32 @@ DEFAULT = TrainingConfig().weight_decay
 
 def settled(epochs: float, **training: Any) -> tuple[Config, list[str]]:
     config = Config(training=TrainingConfig(batch_size=1, max_length=100, **training))
-    config.model.vocab_size = 512
+    config.model.vocab_size, config.model.d_model, config.model.num_layers = 512, 16, 1
     limits = Limits(steps=round(epochs * 100), seconds=None)
     return config, settle_recipe(config, None, limits, CORPUS, ALONE)
 
 
-def test_text_that_comes_round_often_is_held_against_by_weight_decay() -> None:
-    found = [settled(epochs) for epochs in (0.5, 6, 200)]
+def test_learning_by_heart_is_held_against_by_weight_decay_and_dropout() -> None:
+    found = [settled(epochs) for epochs in (0.5, 4, 16, 200)]
     assert [config.training.weight_decay for config, _ in found] == [
         one.values.get("training.weight_decay", DEFAULT) for one in REGIMES
     ]
-    assert [said[0].split()[1] for _, said in found] == ["0.5", "6.0", "200"]
+    assert [config.training.dropout for config, _ in found] == [
+        one.values.get("training.dropout", 0.0) for one in REGIMES
+    ]
+    assert [said[0].split()[1] for _, said in found] == ["0.5", "4.0", "16", "200"]
     assert "a few epochs, weight_decay=" in found[1][1][0]
 
 
+def test_a_large_network_learns_by_heart_sooner() -> None:
+    small, large = (Exposure(1e6, blocks, 512, 4e6, 1e6, 3.0) for blocks in (1e5, 1e9))
+    assert small.epochs == large.epochs
+    assert regime_of(small.pressure) == REGIMES[1] and regime_of(large.pressure) == REGIMES[3]
+
+
 def test_a_given_key_overrules_the_regime() -> None:
-    config, (said,) = settled(6, weight_decay=DEFAULT)
-    assert config.training.weight_decay == DEFAULT
+    config, (said,) = settled(4, weight_decay=DEFAULT, dropout=0)
+    assert config.training.weight_decay == DEFAULT and config.training.dropout == 0
     assert said.endswith("the recipe for a few epochs")
 
 
@@ -60,7 +70,7 @@ def test_a_run_that_only_time_limits_ends_before_it_knows_its_text_by_heart(monk
     config.model.vocab_size = 512
     said = settle_recipe(config, None, Limits(None, 600.0), CORPUS, ALONE)
     assert 2 < config.training.num_epochs < 20
-    assert said[0].endswith("after which it would only learn the text by heart")
+    assert said[0].endswith("after which more would hardly help")
     given = Config(training=TrainingConfig(num_epochs=500))
     given.model.vocab_size = 512
     settle_recipe(given, None, Limits(10_000, 600.0), CORPUS, ALONE)
@@ -91,10 +101,10 @@ def test_in_a_group_all_take_what_rank_0_counted() -> None:
         is_main = False
 
         def from_main(self, value: Any, doing: str) -> Any:
-            return [50.0, 1.0]
+            return [REGIMES[-1].values, "many"]
 
     config = Config()
-    settle_recipe(config, None, Limits(1, None), CORPUS, Other())
+    assert settle_recipe(config, None, Limits(1, None), CORPUS, Other()) == ["many"]
     assert config.training.weight_decay == REGIMES[-1].values["training.weight_decay"]
 
 

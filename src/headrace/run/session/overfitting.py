@@ -104,6 +104,8 @@ def _changes(found: Overfitting, config: Config) -> list[tuple[str, str, str]]:
     if found.best_epochs is not None:
         epochs = f"{found.best_epochs:.2g}" if found.best_epochs < 100 else f"{found.best_epochs:.0f}"
         changes.append(("Fewer epochs", f"training.num_epochs={epochs}", "shorter"))
+    if not config.training.dropout:
+        changes.append(("Dropout", "training.dropout=0.2", "dropout"))
     if config.model.num_layers > 1 and not config.model.init:
         changes.append(("A smaller network", f"model.num_layers={config.model.num_layers // 2}", "smaller"))
     return changes

@@ -24,12 +24,13 @@ from headrace.distributed.group import ALONE, Group
 from headrace.machine.hardware import available_memory_bytes
 from headrace.machine.measure import PRECISIONS
 from headrace.machine.peak import measure_peak_flops
-from headrace.perf.loss_law import Law
+from headrace.perf.loss_law import Law, law_for
 from headrace.perf.pace import Pace, Prospect, foresee, usual_pace
 from headrace.perf.search_space import (
     learning_rate_for,
     sequence_length_for,
     shapes,
+    short_windows_for,
     usual_bytes_per_token,
     vocabularies_for,
 )
@@ -45,8 +46,8 @@ from headrace.units import human_count, human_time
 
 SHAPE = {"d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff", "init"}
 """Keys of `model` of which each says that the network is not to be chosen."""
-CHOOSABLE = ("model.d_model", "model.num_layers", "data.tokenizer", "training.max_length", "training.batch_size",
-             "training.learning_rate")  # fmt: skip
+CHOOSABLE = ("model.d_model", "model.num_layers", "data.tokenizer", "training.max_length", "training.short_windows",
+             "training.batch_size", "training.learning_rate")  # fmt: skip
 """What is chosen, as far as it is not given."""
 TRAINING_SHARE = 0.95  # of the time limit; the rest is for evaluations and saving
 MEMORY_SHARE = 0.8  # of the free memory that a network may take
@@ -165,6 +166,11 @@ def set_value(config: Config, key: str, value: Any) -> None:
     setattr(getattr(config, section), name, value)
 
 
+def law_of(config: Config) -> Law:
+    """Return the law of the loss for the dropout that a configuration gives, or leaves to the recipe."""
+    return law_for(config.training.dropout if is_given(config, "training.dropout") else None)
+
+
 def machine_pace(num_machines: int = 1) -> Pace:
     """Return the pace at which this machine should train, by its peak: a remembered one, or a quick measurement."""
     machine, threads = remembered_machine(), torch.get_num_threads()
@@ -225,6 +231,7 @@ def _candidates(config: Config, corpus: _Corpus) -> Iterator[dict[str, Any]]:
                 "model.d_model": width,
                 "model.num_layers": layers,
                 "training.max_length": length,
+                "training.short_windows": short_windows_for(length),
                 "data.tokenizer": corpus.tokenizer or f"bpe:{size}",
             }
             if config.training.optimizer == "muon":  # the rates were found with it
@@ -254,6 +261,6 @@ def _foresee(config: Config, values: dict[str, Any], corpus: _Corpus, pace: Pace
         bytes_per_token,
         TRAINING_SHARE * seconds,
         pace,
-        Law(),
+        law_of(config),
         training.batch_size if is_given(config, "training.batch_size") else 0,
     )

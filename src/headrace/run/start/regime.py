@@ -1,6 +1,6 @@
 """The regime of a run: how often it sees its text, and the part of the recipe that depends on it.
 
-Text that comes round often is learned by heart, and a stronger weight decay holds against that (docs/training.md).
+A text that comes round often is learned by heart; dropout and weight decay hold against that (docs/recipe.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.perf.loss_law import Exposure, Law
 from headrace.perf.pace import flops_per_token
 from headrace.perf.search_space import usual_bytes_per_token
 from headrace.run.config import Config
-from headrace.run.start.budget import TRAINING_SHARE, get_value, is_given, machine_pace, set_value
+from headrace.run.start.budget import TRAINING_SHARE, get_value, is_given, law_of, machine_pace, set_value
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 from headrace.training.schedule import Limits
@@ -23,27 +23,39 @@ from headrace.training.schedule import Limits
 
 @dataclass(frozen=True)
 class Regime:
-    """A range of epochs, and what of the recipe is other there than by default."""
+    """A part of the recipe for runs whose text comes round about so often."""
 
     name: str
-    most_epochs: float
+    most_pressure: float
+    """The regime holds up to this `Exposure.pressure`."""
     values: dict[str, float]
+    """What differs from the defaults, by dotted key."""
 
 
 REGIMES = (
-    Regime("fresh text", 2.0, {}),
-    Regime("a few epochs", 20.0, {"training.weight_decay": 0.5}),
-    Regime("many epochs", float("inf"), {"training.weight_decay": 2.0}),
+    Regime("fresh text", 0.25, {}),
+    Regime("a few epochs", 5.0, {"training.weight_decay": 0.5}),
+    Regime("several epochs", 25.0, {"training.weight_decay": 1.0, "training.dropout": 0.2}),
+    Regime("many epochs", float("inf"), {"training.weight_decay": 2.0, "training.dropout": 0.3}),
 )
+REGIME_KEYS = sorted({key for regime in REGIMES for key in regime.values})
 
 
-def regime_of(epochs: float) -> Regime:
-    """Return the regime of a run that goes this often through its text.
+def regime_of(pressure: float) -> Regime:
+    """Return the regime of a run by what pushes it to learn its text by heart (`Exposure.pressure`).
 
-    >>> [regime_of(epochs).name for epochs in (0.3, 6, 200)]
-    ['fresh text', 'a few epochs', 'many epochs']
+    >>> [regime_of(pressure).name for pressure in (0, 4, 8, 200)]
+    ['fresh text', 'a few epochs', 'several epochs', 'many epochs']
     """
-    return next(regime for regime in REGIMES if epochs <= regime.most_epochs)
+    return next(regime for regime in REGIMES if pressure <= regime.most_pressure)
+
+
+def recipe_for(exposure: Exposure, is_limited_by_time: bool, law: Law) -> tuple[Regime, dict[str, float]]:
+    """Return the regime of a run, and the values of its recipe; a run that only time limits may end before that."""
+    share = law.best_share(exposure) if is_limited_by_time else 1.0  # whoever says how far it goes is obeyed
+    regime = regime_of(exposure.shortened(share).pressure)
+    end = {"training.num_epochs": float(f"{exposure.epochs * share:.2g}")} if share < 1 else {}
+    return regime, {**regime.values, **end}
 
 
 def settle_recipe(
@@ -55,34 +67,32 @@ def settle_recipe(
     of the corpus. Of a group, rank 0 decides.
     """
     if before is not None:
-        for key in {"training.num_epochs", *(key for regime in REGIMES for key in regime.values)}:
+        for key in ("training.num_epochs", *REGIME_KEYS):
             if not is_given(config, key):
                 set_value(config, key, get_value(before, key))
         return []
     if config.model.init:  # the recipes were found with networks that begin from random weights
         return []
-    exposure = _exposure(config, limits, corpus, group.num_machines) if group.is_main else None
-    found = [exposure.epochs, Law().best_share(exposure)] if exposure else [0.0, 1.0]
-    epochs, share = group.from_main(found, "counting epochs")
-    if limits.steps is not None:
-        share = 1.0  # whoever says how far it goes is obeyed
-    regime = regime_of(epochs * share)
-    values = dict(regime.values)
-    if share < 1:
-        values["training.num_epochs"] = float(f"{epochs * share:.2g}")
-    taken = {key: value for key, value in values.items() if not is_given(config, key)}
-    for key, value in taken.items():
+    found: list[Any] = [{}, ""]
+    if group.is_main:
+        exposure = _exposure(config, limits, corpus, group.num_machines)
+        regime, recipe = recipe_for(exposure, limits.steps is None, law_of(config))
+        taken = {key: value for key, value in recipe.items() if not is_given(config, key)}
+        found = [taken, _notice(exposure, regime, taken)]
+    values, notice = group.from_main(found, "counting epochs")
+    for key, value in values.items():
         set_value(config, key, value)
-    return [_notice(epochs, regime, taken)]
+    return [notice]
 
 
-def _notice(epochs: float, regime: Regime, taken: Mapping[str, float]) -> str:
-    number = "less than 0.1" if epochs < 0.1 else f"{epochs:.1f}" if epochs < 10 else f"{epochs:,.0f}"
-    recipe = " ".join(f"{key.partition('.')[2]}={value:g}" for key, value in taken.items())
-    sentence = f"{'' if epochs < 0.1 else 'about '}{number} epochs until the limit: the recipe for {regime.name}" + (
-        f", {recipe}" if recipe else ""
-    )
-    why = ", after which it would only learn the text by heart" if "training.num_epochs" in taken else ""
+def _notice(exposure: Exposure, regime: Regime, taken: Mapping[str, float]) -> str:
+    epochs = exposure.epochs
+    number = "less than 0.1" if epochs < 0.1 else f"about {epochs:.1f}" if epochs < 10 else f"about {epochs:,.0f}"
+    size = exposure.block_parameters / exposure.unique_tokens
+    weights = "" if exposure.pressure == 0 else f", with {size:.2g} weights for each token of the text"
+    recipe = "".join(f" {key.partition('.')[2]}={value:g}" for key, value in taken.items())
+    sentence = f"{number} epochs until the limit{weights}: the recipe for {regime.name}" + (recipe and f",{recipe}")
+    why = ", after which more would hardly help" if "training.num_epochs" in taken else ""
     return sentence + why
 
 
