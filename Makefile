@@ -36,9 +36,9 @@ $(BENCH)/.installed: pyproject.toml
 	@touch $@
 
 demo: $(VENV)/.installed  ## prepare the zero-download corpus, show a batch of it, and train on it for two minutes
-	$(BIN)/headrace prepare --tokenizer bpe:2048 --out runs/demo-cache
+	$(BIN)/headrace prepare --tokenizer bpe:4096 --out runs/demo-cache
 	$(BIN)/headrace inspect runs/demo-cache --step 0 --batch-size 2 --sequence-length 64
-	$(BIN)/headrace train --preset demo data.cache_dir=runs/demo-cache
+	$(BIN)/headrace train data.cache_dir=runs/demo-cache
 
 native: $(VENV)/.installed  ## build the native library again, after a change of its C++
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .

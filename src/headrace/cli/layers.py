@@ -11,7 +11,7 @@ from headrace.files import resolved_here
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override, read_config_file
 from headrace.run.directory import read_run_config
-from headrace.run.presets import preset_values
+from headrace.run.presets import FIRST_RUN, preset_values
 from headrace.run.resume import read_checkpoint_state, split_checkpoint
 from headrace.training.restore import STATE
 
@@ -30,12 +30,12 @@ def gather(
     out: Path | None,
     resume: Path | None,
     config: list[Path] | None = None,
-    fallback: str = "demo",
+    has_first_run: bool = True,
 ) -> Layers:
     """Return the layers of a configuration: default < preset < file < key=value.
 
-    `config` are the files of --config, which go over those among the arguments. `fallback` is the preset to use when
-    the arguments name no text to train on; empty: none.
+    `config` are the files of --config, which go over those among the arguments. `has_first_run`: whether
+    arguments that name no text mean two minutes of the Python standard library.
     """
     layers = Layers()
     files = config_files(arguments)
@@ -54,10 +54,10 @@ def gather(
             layers.add(read_checkpoint_state(checkpoint).config.model_dump(), f"{checkpoint}/state.json")
             display.err.print(f"{problem} Its configuration is taken from {checkpoint}.", markup=False)
         layers.add({"run.out": str(resolved_here(folder)), "run.resume": wanted}, "--resume")
-    elif preset or not (files or corpus or any(key == "data.sources" for _, key, _ in typed)):
-        name = preset or fallback  # without any text, the demo trains on what is on this disk
-        if name:
-            layers.add(preset_values(name), f"preset {name}")
+    elif preset:
+        layers.add(preset_values(preset), f"preset {preset}")
+    elif has_first_run and not (files or corpus or any(key == "data.sources" for _, key, _ in typed)):
+        layers.add(FIRST_RUN, "no text is named")
     for file in files:
         layers.add(read_config_file(Path(file)), file)
     if corpus:

@@ -9,7 +9,7 @@ from headrace.distributed.launch import is_joined
 from headrace.instruments.processes import best_processes
 from headrace.run.agreement import check_batch_size
 from headrace.run.config import Config, Layers
-from headrace.run.presets import PRESETS
+from headrace.run.presets import FIRST_RUN
 from headrace.run.pretraining import Pretraining
 from headrace.run.records import Run
 from headrace.run.start.budget import is_open
@@ -35,7 +35,7 @@ def train(
     if not isinstance(config, Config):
         layers = Layers()
         if not config and not overrides:
-            layers.add(PRESETS["demo"](), "preset demo")
+            layers.add(FIRST_RUN, "no text is named")
         layers.add(config or {}, "the call")
         layers.add(overrides, "the call")
         config = layers.build()

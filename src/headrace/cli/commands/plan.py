@@ -49,7 +49,9 @@ def plan(
     of the minutes, and at most two and a half. It keeps every value that a config or KEY=VALUE sets.
     """
     if minutes is not None:
-        _propose(gather(arguments or [], preset, None, None, config, fallback=""), minutes, out or DEFAULT_OUT, as_json)
+        _propose(
+            gather(arguments or [], preset, None, None, config, has_first_run=False), minutes, out or DEFAULT_OUT, as_json
+        )
         return
     if out is not None:
         raise UsageError("--out needs --minutes: a prediction writes no file.")
