@@ -11,7 +11,7 @@ from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.perf.flops import count_work
 from headrace.perf.loss_law import Exposure, Law
-from headrace.perf.search_space import MOST_BATCH_TOKENS, batch_size_for, is_too_large
+from headrace.perf.search_space import MOST_BATCH_TOKENS, batch_size_for, is_too_large, is_vocabulary_too_large
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,11 @@ class Prospect:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the network could do little more with the text than learn it by heart."""
-        return is_too_large(self.exposure.block_parameters, self.exposure.unique_tokens)
+        """Whether the network could do little more than learn the text by heart, or has too large a vocabulary."""
+        seen = self.exposure
+        return is_too_large(seen.block_parameters, seen.unique_tokens) or is_vocabulary_too_large(
+            seen.vocab_size, seen.tokens
+        )
 
 
 def fit_pace(measured: Sequence[tuple[float, int, float]]) -> Pace:

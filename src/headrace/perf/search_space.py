@@ -6,8 +6,9 @@ import math
 
 VOCABULARIES = (512, 1024, 2048, 4096, 8192, 16_000, 32_000)
 LARGE_CORPUS_BYTES, LARGE_CORPUS_VOCABULARY = 200e6, 16_000
+LEAST_SEEN = 500  # times that a run should see a token of its vocabulary, on average
 LEAST_USES = 60  # a token of the vocabulary should occur this often in the corpus, on average
-WIDTHS = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
+WIDTHS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
 LAYERS_PER_64 = (0.75, 1.0, 1.5)  # of the width
 LEAST_LAYERS = 4
 MOST_BLOCKS_PER_TOKEN = 12.0  # weights in the blocks, for each token of the corpus
@@ -19,7 +20,7 @@ LEAST_BATCH_TOKENS, MOST_BATCH_TOKENS = 1024, 65_536
 
 
 def shapes() -> list[tuple[int, int]]:
-    """Return width and number of layers of networks from 0.2 to about 200 million parameters."""
+    """Return width and number of layers of networks from 0.4 to about 200 million parameters."""
     return [
         (width, layers)
         for width in WIDTHS
@@ -45,6 +46,15 @@ def is_too_large(block_parameters: float, unique_tokens: float) -> bool:
     (False, True)
     """
     return block_parameters > MOST_BLOCKS_PER_TOKEN * unique_tokens
+
+
+def is_vocabulary_too_large(vocab_size: int, tokens: float) -> bool:
+    """Return whether a run sees the tokens of its vocabulary too rarely to learn them.
+
+    >>> is_vocabulary_too_large(8192, 2e6), is_vocabulary_too_large(8192, 6e6)
+    (True, False)
+    """
+    return tokens < LEAST_SEEN * vocab_size
 
 
 def learning_rate_for(width: int) -> float:

@@ -50,7 +50,10 @@ def plan(
     """
     if minutes is not None:
         _propose(
-            gather(arguments or [], preset, None, None, config, has_first_run=False), minutes, out or DEFAULT_OUT, as_json
+            gather(arguments or [], preset, None, None, config, has_first_run=False),
+            minutes,
+            out or DEFAULT_OUT,
+            as_json,
         )
         return
     if out is not None:
