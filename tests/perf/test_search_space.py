@@ -12,5 +12,5 @@ def test_vocabularies_grow_with_the_corpus() -> None:
 def test_shapes_span_the_sizes_that_headrace_trains() -> None:
     found = shapes()
     assert len(set(found)) == len(found)
-    assert min(found) == (64, 4)
+    assert min(found) == (96, 4)
     assert max(found)[0] == 1024

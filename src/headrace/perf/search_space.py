@@ -6,7 +6,7 @@ import math
 
 VOCABULARIES = (512, 1024, 2048, 4096, 8192, 16_000, 32_000)
 LARGE_CORPUS_BYTES, LARGE_CORPUS_VOCABULARY = 200e6, 16_000
-LEAST_SEEN = 500  # times that a run should see a token of its vocabulary, on average
+LEAST_SEEN = 400  # times that a run should see a token of its vocabulary, on average
 LEAST_USES = 60  # a token of the vocabulary should occur this often in the corpus, on average
 WIDTHS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
 LAYERS_PER_64 = (0.75, 1.0, 1.5)  # of the width
