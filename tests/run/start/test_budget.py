@@ -100,7 +100,7 @@ def test_what_is_given_stays_and_the_rest_follows_from_it(corpus: Path) -> None:
 
 def test_tokens_that_are_there_are_used_if_they_are_as_good(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "vocabularies_for", lambda num_bytes: [300, 4096, 5000])
-    config = configured(much_text, training__max_minutes=1)
+    config = configured(much_text, training__max_minutes=3)
     free = choose(config)
     other = "bpe:5000" if free.values["data.tokenizer"] == "bpe:4096" else "bpe:4096"
     prepare([str(much_text)], tokenizer=other)
