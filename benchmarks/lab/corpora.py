@@ -28,6 +28,8 @@ TEXTS = PROJECT.parent / "shared" / "data"
 
 Document = tuple[str, str]
 """A name, which is the same on every machine, and a text."""
+Documents = Callable[[Path, Path], Iterable[Document]]
+"""The documents of a corpus, given the folder of the user's texts and a folder for downloads."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,7 @@ class Recipe:
 
     name: str
     about: str
-    documents: Callable[[Path, Path], Iterable[Document]]
-    """Its documents, given the folder of the user's texts and a folder for downloads."""
+    documents: Documents
     values: dict[str, Any] = field(default_factory=dict)
     """Configuration values of all runs on it, which presets lie under and variants over."""
     is_judge: bool = False
@@ -56,7 +57,7 @@ class Corpus:
     values: dict[str, Any]
 
 
-def text_file(name: str, most: int | None = None) -> Callable[[Path, Path], Iterator[Document]]:
+def text_file(name: str, most: int | None = None) -> Documents:
     """Return the one document of a file in the user's folder, or its first `most` characters."""
 
     def documents(texts: Path, _downloads: Path) -> Iterator[Document]:
@@ -74,6 +75,20 @@ def library_files(_texts: Path, _downloads: Path) -> Iterator[Document]:
         yield file.name, Path(file.path).read_text(encoding="utf-8", errors="replace")
 
 
+def some_of(documents: Documents, num_bytes: int) -> Documents:
+    """Return as many documents of another corpus, in the order of their hashes, as have so many bytes."""
+
+    def some(texts: Path, downloads: Path) -> Iterator[Document]:
+        left = num_bytes
+        for name, text in sorted(documents(texts, downloads), key=lambda document: digest(document[0])):
+            if left <= 0:
+                return
+            yield name, text
+            left -= len(text.encode("utf-8", "replace"))
+
+    return some
+
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -85,6 +100,7 @@ RECIPES = {
         Recipe("stdlib", "the Python standard library on this disk", library_files),
         Recipe("python-doc", "Python's documentation (Debian package)", debian.python_doc),
         Recipe("linux-doc", "the Linux kernel's documentation in English (Debian package)", debian.linux_doc),
+        Recipe("linux-doc-small", "3.4 MB of that, which come round a few times", some_of(debian.linux_doc, 3_400_000)),
         Recipe("rfc", "the RFCs (Debian package doc-rfc, where the sources of apt have it)", debian.rfc),
         Recipe("debian-books", "Debian's handbook, reference, policy and guides in English (Debian packages)",
                debian.books, is_judge=True),

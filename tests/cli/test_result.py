@@ -67,4 +67,5 @@ def test_what_lets_a_run_go_on(tmp_path: Path) -> None:
     assert last({"max_minutes": 1.5}) == "training.max_minutes=3"
     assert last({"max_minutes": 1.5, "max_steps": 1000}) == "training.max_minutes=3"
     assert last({"num_epochs": 0.5}) == "training.num_epochs=1"
+    assert last({"max_minutes": 5, "num_epochs": 13}) == "training.num_epochs=26", "more minutes alone change nothing"
     assert last({"max_steps": 1000}, was_stopped=True) == str(tmp_path)

@@ -87,6 +87,16 @@ def test_a_plan_adds_up(tmp_path: Path) -> None:
     assert any("not tokenised yet" in text for text in plan.assumptions)
 
 
+def test_what_is_chosen_for_a_time_limit_is_said_and_a_small_text_ends_before_it(tmp_path: Path) -> None:
+    given = tiny(tmp_path).data.sources
+    layers = Layers()
+    layers.add({"data.sources": given, "training.max_minutes": 30, "training.threads": 1}, "test")
+    plan = prediction.predict_run(layers.build())
+    said = " ".join(plan.assumptions)
+    assert "chosen for 30m" in said and "the recipe for many epochs" in said
+    assert plan.total_s is not None and plan.total_s < 30 * 60
+
+
 def test_a_run_that_waits_for_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, **{"data.cache_dir": str(tmp_path / "tokens"), "training.evaluate_every": 5})
     prepare([tmp_path / "corpus.txt"], "byte", tmp_path / "tokens")
@@ -111,7 +121,7 @@ def test_the_first_limit_counts(tmp_path: Path) -> None:
     plan = prediction.predict_run(tiny(tmp_path, **{"training.max_minutes": 1e-6}))
     assert plan.total_s == pytest.approx(6e-5)
     assert plan.total_steps == 1
-    plan = prediction.predict_run(tiny(tmp_path, **{"training.max_steps": 0}))
+    plan = prediction.predict_run(tiny(tmp_path, **{"training.max_steps": 0, "training.num_epochs": 0}))
     assert plan.total_s == pytest.approx(60 * prediction.DEFAULT_MINUTES)
 
 

@@ -1,4 +1,4 @@
-// Native steps of random shapes, for `make sanitize`: memory is as large as a shape needs and no larger, so that the
+// Native steps and orthogonalisation of random shapes, for `make sanitize`: memory is as large as a shape needs and no larger, so that the
 // sanitizers see every access beyond it. Prints the seed of what fails.
 #include <cmath>
 #include <cstdio>
@@ -20,6 +20,7 @@ double headrace_step(
     void* plan, const float* const* weights, float* const* gradients, const Rows*, float scale, int overwrite,
     double* forward_seconds
 );
+int headrace_orthogonalise(const Matrices*, long num_matrices, long num_threads, const char* wanted);
 }
 
 namespace {
@@ -56,6 +57,22 @@ std::vector<long> sizes_of(const Shape& shape, bool has_bias) {
     return sizes;
 }
 
+const char* random_instructions(Random& random) {
+    const char* instructions[] = {"avx512bf16", "avx512", "avx2", "baseline"};
+    return instructions[random.between(0, 3)];
+}
+
+bool orthogonal_is_sound(Random& random) {
+    const long number = random.between(1, 3), rows = random.between(1, 90), columns = random.between(1, 90);
+    std::vector<uint16_t> numbers(number * rows * columns);
+    for (uint16_t& each : numbers) each = uint16_t(random.between(0x3c00, 0x3f80) | random.between(0, 1) << 15);
+    const float polynomials[] = {7.9103f, -22.0788f, 15.8691f, 3.6073f, -2.6467f, 0.5110f};
+    const Matrices matrices{numbers.data(), rows, columns, polynomials, 2};
+    bool is_finite = headrace_orthogonalise(&matrices, number, random.between(1, 4), random_instructions(random));
+    for (uint16_t each : numbers) is_finite &= (each & 0x7f80) != 0x7f80;
+    return is_finite;
+}
+
 bool is_sound(unsigned seed) {
     Random random{std::mt19937(seed)};
     const Shape shape = random_shape(random);
@@ -84,10 +101,9 @@ bool is_sound(unsigned seed) {
     for (uint32_t& key : keys) key = uint32_t(random.between(0, 1 << 30));
     const Rows rows{inputs.data(), targets.data(), random.coin() ? documents.data() : nullptr,
                     random.coin() ? mask.data() : nullptr, random.coin() ? keys.data() : nullptr, 0.3, num_sequences};
-    const char* instructions[] = {"avx512bf16", "avx512", "avx2", "baseline"};
     void* plan = headrace_plan(&shape, shape.kind == QWEN3 ? frequencies.data() : nullptr, random.between(1, 4),
-                               random.between(1, 3), random.coin() ? 0 : 1 << 30, instructions[random.between(0, 3)]);
-    bool is_finite = true;
+                               random.between(1, 3), random.coin() ? 0 : 1 << 30, random_instructions(random));
+    bool is_finite = orthogonal_is_sound(random);
     double forward_seconds;
     for (int repeat = 0; repeat < 2; repeat++)
         is_finite &= std::isfinite(headrace_step(plan, weight_pointers.data(), gradient_pointers.data(), &rows,

@@ -20,6 +20,7 @@ from headrace.run.config import Config
 from headrace.run.directory import read_record
 from headrace.run.records import Run, TuningRecord
 from headrace.run.session.overfitting import remedies
+from headrace.training.schedule import doubled_limits
 from headrace.units import human_bytes, human_count, human_energy, human_percent, human_time, plural
 
 LEAST_SHARE_PERCENT = 0.5
@@ -235,7 +236,7 @@ def next_commands(run: Run, config: Config) -> list[str]:
     folder = shlex.quote(str(run.folder))
     prompt = next((line.strip() for line in "\n".join(run.prompts).splitlines() if line.strip()), "")
     start = quoted(printable(prompt)[:PROMPT_CHARACTERS]) if prompt else '"..."'
-    further = "" if run.was_stopped else f" {_further(run, config)}"
+    further = "" if run.was_stopped else f" {doubled_limits(config.training)}"
     found = None if run.was_stopped else run.overfitting
     better = [command for _, command in remedies(found, config, run.folder)] if found else []
     return [
@@ -254,13 +255,3 @@ def quoted(text: str) -> str:
     if "'" in text and not any(character in text for character in '"$`\\!'):
         return f'"{text}"'
     return shlex.quote(text)
-
-
-def _further(run: Run, config: Config) -> str:
-    """Return the override that lets a finished run go on for as long again."""
-    training = config.training
-    if training.max_steps and run.steps >= training.max_steps:
-        return f"training.max_steps={2 * training.max_steps}"
-    if training.max_minutes:
-        return f"training.max_minutes={2 * training.max_minutes:g}"
-    return f"training.num_epochs={2 * training.num_epochs:g}"

@@ -115,7 +115,8 @@ class DataConfig(LoaderOptions, SourceOptions):
     earlier_mixtures: list[EarlierMixture] = Field(default_factory=list)
     """The mixtures before mixture_from, each until a step; headrace writes them when a run's mixture is changed."""
     tokenizer: str = ""
-    """char, byte, bpe:N, a tokenizer.json, or a hub name; empty: bpe of model.vocab_size, or bpe:4096."""
+    """char, byte, bpe:N, a tokenizer.json, or a hub name; empty: bpe of model.vocab_size, or what is chosen with the
+    network for a time limit, or bpe:4096."""
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)
     """Share of the corpus that is kept for validation."""
     validation_sources: Sources = Field(default_factory=list)

@@ -15,6 +15,7 @@ from headrace.data.loader import Loader
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary, given_cache, tokenizer_spec, training_mixture, training_sources
+from headrace.run.start.budget import fill_in
 from headrace.run.start.settle import settle_model
 
 ASSUMED_BYTES_PER_TOKEN = 3.5
@@ -33,6 +34,8 @@ class KnownCorpus:
 
 def complete_from_corpus(config: Config, assumptions: list[str]) -> KnownCorpus:
     """Fill in the vocabulary and the context, and return what is known of the corpus."""
+    if not config.model.init and (chosen := fill_in(config)):
+        assumptions.append(chosen)
     beginning = settle_model(config)
     model, data = config.model, config.data
     sources = training_sources(config)

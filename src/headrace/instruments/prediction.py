@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from headrace.distributed.group import ALONE
 from headrace.instruments.known_corpus import complete_from_corpus, time_loader
 from headrace.instruments.plan import Plan
 from headrace.instruments.rehearsal import FEW_LAYERS, quick_execution, rehearse, rehearse_few_layers, warm_up
@@ -22,13 +23,15 @@ from headrace.perf.flops import Work, count_work, least_traffic
 from headrace.perf.memory import MemoryParts
 from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
 from headrace.run.config import Config
+from headrace.run.corpus import tokenizer_spec
 from headrace.run.machine import Machine, know_machine
 from headrace.run.memory import count_memory, remedies, with_snapshot
 from headrace.run.session.mixture import RunMixture
+from headrace.run.start.regime import settle_recipe
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes, update_flops
 from headrace.training.pauses import MOST_TOKENS, expected_seconds, saves_before_end
-from headrace.training.schedule import DEFAULT_MINUTES
+from headrace.training.schedule import DEFAULT_MINUTES, Limits
 
 CHECKPOINTS_AT_ONCE = 3  # last, best, and the one being written
 LARGEST_REHEARSAL = 0.5  # share of the free memory that a rehearsal may take
@@ -51,6 +54,12 @@ def predict_run(config: Config) -> Plan:
     corpus = complete_from_corpus(config, assumptions)
     mixture = RunMixture.of(config)
     model, training = config.model, config.training
+    steps_per_epoch = (
+        corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.sequence_length
+    )
+    limits = Limits.from_config(training, max(1, round(steps_per_epoch)))
+    text = {"bytes": corpus.num_bytes, "tokenizer": tokenizer_spec(config)}
+    assumptions += settle_recipe(config, None, limits, text, ALONE)
     execution, rehearsal, footprint = _rehearse(config, free, assumptions)
     work = count_work(
         model,
@@ -67,9 +76,6 @@ def predict_run(config: Config) -> Plan:
     data_s = None if corpus.cache is None else time_loader(config, corpus.cache)
     if step_s is not None and data_s is not None:
         step_s = max(step_s, data_s)
-    steps_per_epoch = (
-        corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.sequence_length
-    )
     evaluation_s, whole_s = _evaluation_seconds(config, seconds, corpus.tokens)
     total_s, total_steps = _total(config, step_s, evaluation_s, whole_s, steps_per_epoch)
     if saves_before_end(training, total_s or math.inf, total_steps or math.inf):

@@ -44,6 +44,7 @@ LEAST_RUN_S, RUN_OVERHEAD_S = 1.0, 2.5
 SCOUTS = (4e5, 3e6)  # parameters of the first two candidates, which show how fast small and larger networks are
 SCOUT_TOKENS = 3e6  # the length of run that their batch size is chosen for
 UNLIKE = 1.25  # the next candidate has another vocabulary, or parameters that differ by this factor
+LARGE_CORPUS_BYTES, LARGE_CORPUS_VOCABULARY = 200e6, 16_000  # tokenising it several times would take too long
 MEMORY_SHARE = 0.8  # share of the free memory that a candidate may take
 
 
@@ -179,7 +180,7 @@ class Search:
         pace = fit_pace([_pace_of(run) for run in self.runs])
         law = self._law.fitted(self._measured())
         found = [(config, self._foresee(config, pace, law)) for config in candidates]
-        return min(found, key=lambda one: (one[1].is_too_large, one[1].bits_per_byte))
+        return min(found, key=lambda one: (one[1].broken_rules, one[1].bits_per_byte))
 
     def _foresee(self, config: Config, pace: Pace, law: Law) -> Prospect:
         per_token = self._bytes_per_token(config)
@@ -210,6 +211,7 @@ class Search:
 
     def _make_candidates(self, base: Config, corpus_bytes: float) -> list[Config]:
         """Return every shape with every vocabulary, as far as the given values and the memory leave a choice."""
+        sizes = vocabularies_for(corpus_bytes) if corpus_bytes <= LARGE_CORPUS_BYTES else [LARGE_CORPUS_VOCABULARY]
         proposed: list[dict[str, Any]] = [
             {
                 "data.tokenizer": f"bpe:{size}",
@@ -217,7 +219,7 @@ class Search:
                 "model.d_model": width,
                 "model.num_layers": layers,
             }
-            for size in vocabularies_for(corpus_bytes)
+            for size in sizes
             for width, layers in shapes()
         ]
         if base.data.tokenizer or base.model.vocab_size:

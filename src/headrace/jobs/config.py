@@ -72,7 +72,11 @@ def settle(config: Config) -> dict[str, Any]:
         "model.vocab_size": model.vocab_size or vocabulary or "as many as the tokenizer has",
         "model.context": model.context or training.max_length,
         "training.micro_batch_size": training.micro_batch_size or MEASURED,
-        **{key: BY_REGIME for key in REGIME_KEYS if not is_given(given, key) and not model.init},
+        **{
+            key: BY_REGIME
+            for key in (*REGIME_KEYS, "training.num_epochs")
+            if not is_given(given, key) and not model.init
+        },
         "training.threads": training.threads or "one per core",
         "training.evaluate_every": training.evaluate_every or "chosen by what evaluating costs",
         "training.save_every": training.save_every or "one a minute",

@@ -22,7 +22,7 @@ class ModelConfig(BaseModel):
     """gpt2: LayerNorm, GELU, learned positions. qwen3: RMSNorm, RoPE, QK-norm, SwiGLU; trains better. llama: qwen3
     without QK-norm, to continue from models of that kind."""
     d_model: int = Field(default=256, ge=8, le=1 << 17)
-    """Width of the network."""
+    """Width of the network. With a time limit and nothing said about the network, it is chosen."""
     num_heads: int = Field(default=0, ge=0, le=1 << 17)
     """Attention heads; 0: one for every 64 of the width."""
     num_kv_heads: int = Field(default=0, ge=0, le=1 << 17)
@@ -30,7 +30,7 @@ class ModelConfig(BaseModel):
     head_dim: int = Field(default=0, ge=0, le=1 << 17)
     """qwen3 and llama: width of one attention head; 0: d_model / num_heads."""
     num_layers: int = Field(default=4, ge=1, le=1000)
-    """Number of blocks."""
+    """Number of blocks. With a time limit and nothing said about the network, it is chosen."""
     d_ff: int = Field(default=0, ge=0, le=1 << 20)
     """Width of the feed-forward part; 0: the usual one, 4 x d_model for gpt2, 8/3 x (to the nearest 64) for qwen3."""
     vocab_size: int = Field(default=0, ge=0, le=1 << 24)

@@ -1,4 +1,4 @@
-"""The shared library of native steps: found beside this file, and checked to be of this version."""
+"""The shared library of native steps and updates: found beside this file, and checked to be of this version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-ABI = 2
+ABI = 3
 """Number of the interface between this file and src/entry.cpp; a library of another number is not used."""
 MASK = "HEADRACE_NATIVE_ISA"
 """Environment variable that names an instruction set to use in place of the best one (avx512, avx2, baseline)."""
@@ -33,6 +33,18 @@ class Rows(ctypes.Structure):
     ]
 
 
+class Matrices(ctypes.Structure):
+    """Matrices that are to be orthogonalised, as src/network.h has it."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("rows", ctypes.c_long),
+        ("columns", ctypes.c_long),
+        ("polynomials", ctypes.c_void_p),
+        ("num_polynomials", ctypes.c_long),
+    ]
+
+
 @cache
 def find_library() -> ctypes.CDLL | None:
     """Return the library, or None where it was not built; `why_missing` says why."""
@@ -45,10 +57,10 @@ def why_missing() -> str:
     if not PATH.exists():
         return "it was not built: no C++ compiler when headrace was installed"
     try:
-        library = _declare(ctypes.CDLL(str(PATH)))
+        library = ctypes.CDLL(str(PATH))
     except OSError as error:
         return f"it does not load here: {error}"
-    if library.headrace_abi() != ABI:
+    if library.headrace_abi() != ABI:  # before its other functions are looked for: another version has others
         return "it was built for another version of headrace: install headrace again"
     return ""
 
@@ -86,6 +98,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         ("plan_bytes", integer, [shape, integer, integer, integer]),
         ("plan", pointer, [shape, pointer, integer, integer, integer, ctypes.c_char_p]),
         ("free", None, [pointer]),
+        ("orthogonalise", ctypes.c_int, [ctypes.POINTER(Matrices), integer, integer, ctypes.c_char_p]),
         ("step", ctypes.c_double, [pointer, pointer, pointer, rows, ctypes.c_float, ctypes.c_int, pointer]),
     ):
         function = getattr(library, f"headrace_{name}")

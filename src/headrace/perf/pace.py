@@ -47,12 +47,11 @@ class Prospect:
     bits_per_byte: float
 
     @property
-    def is_too_large(self) -> bool:
-        """Whether the network could do little more than learn the text by heart, or has too large a vocabulary."""
+    def broken_rules(self) -> int:
+        """How many rules it breaks: a network that is too large for the text, a vocabulary that is for the run."""
         seen = self.exposure
-        return is_too_large(seen.block_parameters, seen.unique_tokens) or is_vocabulary_too_large(
-            seen.vocab_size, seen.tokens
-        )
+        is_network_too_large = is_too_large(seen.block_parameters, seen.unique_tokens)
+        return is_network_too_large + is_vocabulary_too_large(seen.vocab_size, seen.tokens)
 
 
 def fit_pace(measured: Sequence[tuple[float, int, float]]) -> Pace:

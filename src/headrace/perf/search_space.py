@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 VOCABULARIES = (512, 1024, 2048, 4096, 8192, 16_000, 32_000)
-LARGE_CORPUS_BYTES, LARGE_CORPUS_VOCABULARY = 200e6, 16_000
 LEAST_SEEN = 400  # times that a run should see a token of its vocabulary, on average
 LEAST_USES = 60  # a token of the vocabulary should occur this often in the corpus, on average
 WIDTHS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
@@ -20,7 +19,7 @@ LEAST_BATCH_TOKENS, MOST_BATCH_TOKENS = 1024, 65_536
 
 
 def shapes() -> list[tuple[int, int]]:
-    """Return width and number of layers of networks from 0.4 to about 200 million parameters."""
+    """Return width and number of layers of networks from 0.5 to about 330 million parameters."""
     return [
         (width, layers)
         for width in WIDTHS
@@ -88,13 +87,9 @@ def short_windows_for(sequence_length: int) -> int:
 def vocabularies_for(corpus_bytes: float) -> list[int]:
     """Return the vocabulary sizes whose tokens each occur often enough in a corpus, at about three bytes per token.
 
-    For a large corpus it is one size: tokenising several times would take longer than it is worth.
-
-    >>> vocabularies_for(1_100_000), vocabularies_for(1000), vocabularies_for(1e9)
-    ([512, 1024, 2048, 4096], [512], [16000])
+    >>> vocabularies_for(1_100_000), vocabularies_for(1000)
+    ([512, 1024, 2048, 4096], [512])
     """
-    if corpus_bytes > LARGE_CORPUS_BYTES:
-        return [LARGE_CORPUS_VOCABULARY]
     return [size for size in VOCABULARIES if corpus_bytes / 3 >= LEAST_USES * size] or [VOCABULARIES[0]]
 
 

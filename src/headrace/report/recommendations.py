@@ -12,6 +12,7 @@ from headrace.report.story import losses_fall
 from headrace.run.records import FindingRecord
 from headrace.run.session.overfitting import has_come_round, remedies
 from headrace.stages import PAUSES
+from headrace.training.schedule import doubled_limits
 
 
 def recommendations(runs: Sequence[RunRecord]) -> list[Block]:
@@ -46,7 +47,7 @@ def _commands(run: RunRecord) -> Iterator[Command]:
         return
     if was_cut_short:
         yield Command(f"{of}Continue it where it stopped", f"headrace train --resume {folder}")
-    elif losses_fall(run) and (limits := _doubled_limits(run)):
+    elif losses_fall(run) and (limits := doubled_limits(run.training)):
         longer = f"headrace train --resume {folder} {limits}"
         yield Command(f"{of}Its loss was still falling: train twice as long", longer)
     safe = [advice.setting for advice in _advice(run) if advice.setting and not advice.changes_result]
@@ -64,12 +65,6 @@ def _more_text(run: RunRecord) -> Iterator[Paragraph]:
         yield Paragraph(
             f"{run.prefix}More text helps most against learning by heart: add files or folders to data.sources."
         )
-
-
-def _doubled_limits(run: RunRecord) -> str:
-    """Return twice every limit that the run was given, as it is typed; empty if there is none."""
-    limits = {key: getattr(run.training, key) for key in ("max_steps", "max_minutes", "num_epochs")}
-    return " ".join(f"training.{key}={str(2 * value).removesuffix('.0')}" for key, value in limits.items() if value)
 
 
 def _prompt(run: RunRecord) -> str:

@@ -27,15 +27,16 @@ class TrainingConfig(BaseModel):
     )
 
     learning_rate: float = Field(default=0.003, gt=0)
-    """Peak learning rate."""
+    """Peak learning rate. Where the network is chosen for a time limit, so is this."""
     batch_size: int = Field(default=16, ge=1, le=1 << 24)
-    """Sequences per update, over all processes."""
+    """Sequences per update, over all processes. Where the network is chosen for a time limit, so is this."""
     micro_batch_size: int = Field(default=0, ge=0, le=1 << 24)
     """Sequences per forward pass; 0: chosen by a short measurement."""
     max_length: int = Field(default=256, ge=1, le=1 << 24)
-    """Tokens per sequence."""
+    """Tokens per sequence. Where the network is chosen for a time limit, so is this."""
     num_epochs: float = Field(default=0, ge=0, le=1e9)
-    """Passes over the training part; 0: no limit. Of the three limits, the first that is reached ends the run."""
+    """Passes over the training part; 0: no limit. Not given: a run that only time limits ends where more passes hardly
+    help. Of the three limits, the first that is reached ends the run."""
     max_steps: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Updates; 0: no limit."""
     max_minutes: float = Field(default=0, ge=0, le=1e9)
@@ -51,7 +52,7 @@ class TrainingConfig(BaseModel):
     optimizer: Literal["muon", "adamw"] = "muon"
     """muon: orthogonalised momentum for matrices, AdamW for the rest. adamw: AdamW for all."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """Decoupled weight decay of matrices."""
+    """Decoupled weight decay of matrices. Not given: 0.1 to 2, by how often the text comes round."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """AdamW's decay of the gradient average."""
     beta2: float = Field(default=0.95, ge=0, lt=1)

@@ -75,6 +75,16 @@ class Limits:
         return "training.max_steps" if self.steps == config.max_steps else "training.num_epochs"
 
 
+def doubled_limits(training: TrainingConfig) -> str:
+    """Return twice every limit of a run, as it is typed: whichever ended it, it goes on for as long again.
+
+    >>> doubled_limits(TrainingConfig(max_minutes=2.5, num_epochs=13))
+    'training.max_minutes=5 training.num_epochs=26'
+    """
+    limits = {key: getattr(training, key) for key in ("max_steps", "max_minutes", "num_epochs")}
+    return " ".join(f"training.{key}={str(2 * value).removesuffix('.0')}" for key, value in limits.items() if value)
+
+
 def learning_rate_factor(config: TrainingConfig, progress: float) -> float:
     """Return the learning rate at a point of the run, as a share of the peak.
 

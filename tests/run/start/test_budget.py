@@ -15,6 +15,7 @@ from headrace.errors import CorpusError
 from headrace.jobs.config import CHOSEN_LATER, resolve
 from headrace.jobs.train import run_to_the_end
 from headrace.perf.pace import usual_pace
+from headrace.perf.search_space import LEAST_SEEN
 from headrace.run.config import Config, Layers
 from headrace.run.pretraining import Pretraining
 from headrace.run.start import budget
@@ -109,6 +110,24 @@ def test_tokens_that_are_there_are_used_if_they_are_as_good(much_text: Path, mon
     assert chosen.prospect.bits_per_byte <= (1 + budget.AS_GOOD) * free.prospect.bits_per_byte
     prepare([str(much_text)], tokenizer="bpe:300")
     assert choose(config).values["data.tokenizer"] == other, "a vocabulary that is too small is not worth it"
+
+
+def test_a_short_run_on_much_text_gets_a_vocabulary_that_it_can_learn(much_text: Path) -> None:
+    for minutes in (2, 600):
+        seen = choose(configured(much_text, training__max_minutes=minutes)).prospect
+        assert seen.broken_rules == 0
+        assert seen.exposure.tokens >= LEAST_SEEN * seen.exposure.vocab_size
+
+
+def test_tokens_that_are_there_are_considered_whatever_their_vocabulary(corpus: Path) -> None:
+    config = configured(corpus, training__max_minutes=1)
+    assert "bpe:4096" not in {values["data.tokenizer"] for values in candidates(config)}
+    prepare([str(corpus)])
+    assert "bpe:4096" in {values["data.tokenizer"] for values in candidates(config)}
+
+
+def candidates(config: Config) -> list[dict[str, Any]]:
+    return list(budget._candidates(config, budget._Corpus.of(config)))
 
 
 def test_a_cache_in_the_named_folder_keeps_its_tokenizer(corpus: Path) -> None:

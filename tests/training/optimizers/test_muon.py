@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from headrace.distributed.group import ALONE, Group
+from headrace.native.library import why_missing
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import PLAINEST, Execution
 from headrace.training.optimizers import muon
 from headrace.training.optimizers.muon import Muon
 
 IN_BFLOAT16 = Execution(1, precision="bfloat16")
+NATIVE = Execution(1, precision="bfloat16", engine="native")
+WAYS = {"float32": PLAINEST, "bfloat16": IN_BFLOAT16} | ({} if why_missing() else {"native": NATIVE})
 SHAPES = [(48, 16), (16, 16), (16, 16), (32, 16), (16, 48), (16, 16)]
 STACKED = [3, 1, 1, 2, 1, 1]
 
@@ -70,11 +73,12 @@ def test_batches_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) ->
     torch.testing.assert_close(weights_after_two_steps(), together)
 
 
-def test_the_precision_of_the_step_is_that_of_the_update() -> None:
+@pytest.mark.parametrize("way", [name for name in WAYS if name != "float32"])
+def test_the_precision_of_the_step_is_that_of_the_update(way: str) -> None:
     """bfloat16 products move weights by nearly the same, and weights and momentum stay in float32."""
     updated = rule()
     before = [parameter.detach().clone() for parameter in updated.parameters]
-    updated.step(0.1, IN_BFLOAT16)
+    updated.step(0.1, WAYS[way])
     exact = rule()
     exact.step(0.1)
     for start, rounded, precise in zip(before, updated.parameters, exact.parameters, strict=True):
@@ -84,7 +88,7 @@ def test_the_precision_of_the_step_is_that_of_the_update() -> None:
 
 
 @pytest.mark.parametrize("num_processes", [2, 3, 5])
-@pytest.mark.parametrize("execution", [PLAINEST, IN_BFLOAT16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("execution", WAYS.values(), ids=WAYS)
 def test_processes_share_the_work_and_have_the_same_weights(execution: Execution, num_processes: int) -> None:
     shared: dict[int, Tensor] = {}
     barrier = threading.Barrier(num_processes)

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from headrace.native.library import why_missing
 from headrace.training.optimizers.newton_schulz import (
     SQUARE,
     WIDE,
@@ -19,6 +20,15 @@ from headrace.training.optimizers.newton_schulz import (
 
 SHAPES = [(64, 64), (64, 160), (160, 64), (65, 33)]
 DTYPES = [torch.float32, torch.bfloat16]
+WAYS = [pytest.param(dtype, 0, id=str(dtype)) for dtype in DTYPES] + [
+    pytest.param(
+        torch.bfloat16,
+        1,
+        id="native",
+        marks=pytest.mark.skipif(bool(why_missing()), reason="the native library was not built"),
+    )
+]
+"""Number formats, and the threads of the native library."""
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.16}
 """Norm of what an orthogonalised matrix should not have, as a share of the norm of an orthogonal matrix."""
 SPECTRA = {
@@ -64,14 +74,14 @@ def test_polynomials_do_what_is_said_of_them(
     assert float(mapped(torch.tensor(1e-5), polynomials)) == pytest.approx(1e-5 * factor, rel=0.01)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "native_threads"), WAYS)
 @pytest.mark.parametrize("spectrum", list(SPECTRA))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_singular_values_come_near_one_and_vectors_stay(
-    shape: tuple[int, int], spectrum: str, dtype: torch.dtype
+    shape: tuple[int, int], spectrum: str, dtype: torch.dtype, native_threads: int
 ) -> None:
     left, before, right = matrix(*shape, SPECTRA[spectrum])
-    result = orthogonalise(((left * before) @ right.T * 1e-3)[None].to(dtype))
+    result = orthogonalise(((left * before) @ right.T * 1e-3)[None].to(dtype), native_threads)
     assert result.dtype == dtype
     values, rest = errors(result[0].float(), left, right)
     assert rest < TOLERANCE[dtype]
@@ -95,12 +105,12 @@ def test_the_gram_form_in_bfloat16_is_wrong() -> None:
     assert errors(by_gram(given.bfloat16())[0].float(), left, right)[1] > 0.2
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "native_threads"), WAYS)
 @pytest.mark.parametrize("size", [0.0, 1e-38, 1e-20, 1e-12, 1e8])
-def test_matrices_of_any_size_give_finite_updates(size: float, dtype: torch.dtype) -> None:
+def test_matrices_of_any_size_give_finite_updates(size: float, dtype: torch.dtype, native_threads: int) -> None:
     torch.manual_seed(0)
     for shape in SHAPES:
-        result = orthogonalise((size * torch.randn(2, *shape)).to(dtype))
+        result = orthogonalise((size * torch.randn(2, *shape)).to(dtype), native_threads)
         assert result.isfinite().all()
         assert float(torch.linalg.matrix_norm(result.float(), 2).max()) < 1.35
         assert result.any() or size < 1e-37

@@ -1,4 +1,6 @@
-// What Python calls: the choice of instructions, a plan (all memory for one shape), and steps with it.
+// What Python calls: the choice of instructions, a plan (all memory for one shape), steps with it, and the products of
+// the optimizer.
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -47,16 +49,22 @@ Choice choose(const char* name) {
     return choices.front();
 }
 
+std::mutex one_at_a_time;  // all calls of a process share its threads
+
 struct FreeMemory {
     void operator()(void* memory) const { std::free(memory); }
 };
 using Block = std::unique_ptr<void, FreeMemory>;
 
-Block zeroed(size_t bytes) {
+Block allocated(size_t bytes) {
     void* memory = nullptr;
-    if (posix_memalign(&memory, 64, bytes ? bytes : 64)) return nullptr;
-    std::memset(memory, 0, bytes);
-    return Block(memory);
+    return Block(posix_memalign(&memory, 64, bytes ? bytes : 64) ? nullptr : memory);
+}
+
+Block zeroed(size_t bytes) {
+    Block block = allocated(bytes);
+    if (block) std::memset(block.get(), 0, bytes);
+    return block;
 }
 
 std::vector<size_t> tensor_sizes(const Shape& shape) {
@@ -145,7 +153,7 @@ void fill_rotary(Plan& plan, const float* frequencies) {
 
 }  // namespace
 
-EXPORT int headrace_abi() { return 2; }
+EXPORT int headrace_abi() { return 3; }
 
 EXPORT const char* headrace_instructions(const char* wanted) { return choose(wanted).name; }
 
@@ -182,7 +190,6 @@ EXPORT double headrace_step(
     Plan* plan, const float* const* weights, float* const* gradients, const Rows* rows, float scale, int overwrite,
     double* forward_seconds
 ) {
-    static std::mutex one_at_a_time;  // all plans of a process share its threads
     const std::lock_guard<std::mutex> lock(one_at_a_time);
     const long length = plan->shape.length, num_sequences = rows->num_sequences;
     const long active = num_sequences < plan->num_threads ? num_sequences : plan->num_threads;
@@ -223,4 +230,22 @@ EXPORT double headrace_step(
     for (int thread = 0; thread < active; thread++) loss += plan->results[thread].loss;
     *forward_seconds = plan->results[0].forward_seconds;
     return loss;
+}
+
+// Replaces matrices by nearly the closest orthogonal ones; a thread takes one after the other. Returns whether there was
+// enough memory.
+EXPORT int headrace_orthogonalise(const Matrices* matrices, long num_matrices, long num_threads, const char* wanted) {
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
+    const Instructions* instructions = choose(wanted).instructions;
+    std::vector<Block> memory;
+    for (long thread = 0; thread < num_threads; thread++) {
+        memory.push_back(allocated(instructions->orthogonaliser_bytes(*matrices)));
+        if (!memory.back()) return 0;
+    }
+    std::atomic<long> next{0};
+    pool_of(int(num_threads)).run([&](int thread) {
+        for (long number; (number = next.fetch_add(1)) < num_matrices;)
+            instructions->orthogonalise(*matrices, number, memory[thread].get());
+    });
+    return 1;
 }

@@ -62,8 +62,18 @@ struct Result {
     double forward_seconds;  // of the time that it took
 };
 
+// Matrices in bfloat16 that are to be orthogonalised, one after the other in memory (orthogonal.h).
+struct Matrices {
+    uint16_t* data;
+    long rows, columns;
+    const float* polynomials;  // three coefficients for each iteration
+    long num_polynomials;
+};
+
 // The entry points of the code for one instruction set.
 struct Instructions {
     long (*memory_bytes)(const Shape&, long sequences_at_once);
     Result (*add_gradients)(const Task&);
+    long (*orthogonaliser_bytes)(const Matrices&);
+    void (*orthogonalise)(const Matrices&, long number, void* memory);  // one of them
 };

@@ -27,6 +27,7 @@ from headrace.machine.peak import measure_peak_flops
 from headrace.perf.loss_law import Law, law_for
 from headrace.perf.pace import Pace, Prospect, foresee, usual_pace
 from headrace.perf.search_space import (
+    VOCABULARIES,
     learning_rate_for,
     sequence_length_for,
     shapes,
@@ -118,7 +119,7 @@ def choose(config: Config, num_machines: int = 1, num_processes: int = 1) -> Cho
     pace = machine_pace(num_machines)
     found = [(_foresee(config, values, corpus, pace, 60 * minutes), values) for values in _candidates(config, corpus)]
     free = MEMORY_SHARE * available_memory_bytes()
-    found.sort(key=lambda one: (one[0].is_too_large, one[0].bits_per_byte))
+    found.sort(key=lambda one: (one[0].broken_rules, one[0].bits_per_byte))
     found = _tokenised_first(config, found)
     unit = num_processes * max(config.training.micro_batch_size, 1)
     for prospect, values in found:
@@ -131,21 +132,22 @@ def choose(config: Config, num_machines: int = 1, num_processes: int = 1) -> Cho
 
 def _tokenised_first(config: Config, found: list[_Candidate]) -> list[_Candidate]:
     """Put a candidate first whose tokens are there already, as after `headrace prepare`, if it is as good as any."""
-    enough = found[0][0].bits_per_byte * (1 + AS_GOOD)
-    sources, data = training_sources(config), config.data
-
-    @functools.cache
-    def is_tokenised(spec: str) -> bool:
-        folder = default_cache_dir(sources, spec, data.special_tokens_in_text, data.selection())
-        return (folder / MANIFEST).exists()
-
+    best = found[0][0]
+    is_tokenised = functools.cache(functools.partial(_is_tokenised, config))
     for candidate in found:
         prospect, values = candidate
-        if prospect.is_too_large or prospect.bits_per_byte > enough:
+        if prospect.broken_rules > best.broken_rules or prospect.bits_per_byte > best.bits_per_byte * (1 + AS_GOOD):
             break
-        if is_tokenised(values.get("data.tokenizer", "")):
+        if is_tokenised(values["data.tokenizer"]):
             return [candidate, *found]
     return found
+
+
+def _is_tokenised(config: Config, spec: str) -> bool:
+    """Return whether the text of a configuration was tokenised in this way before."""
+    data = config.data
+    folder = default_cache_dir(training_sources(config), spec, data.special_tokens_in_text, data.selection())
+    return (folder / MANIFEST).exists()
 
 
 def is_given(config: Config, key: str) -> bool:
@@ -225,7 +227,10 @@ def _candidates(config: Config, corpus: _Corpus) -> Iterator[dict[str, Any]]:
     minutes = config.training.max_minutes or DEFAULT_MINUTES
     is_length_given = is_given(config, "training.max_length")
     length = config.training.max_length if is_length_given else sequence_length_for(minutes)
-    for size in [corpus.vocab_size] if corpus.vocab_size else vocabularies_for(corpus.num_bytes):
+    sizes = [corpus.vocab_size] if corpus.vocab_size else vocabularies_for(corpus.num_bytes)
+    if not corpus.vocab_size:
+        sizes += [size for size in VOCABULARIES if size not in sizes and _is_tokenised(config, f"bpe:{size}")]
+    for size in sizes:
         for width, layers in shapes():
             values: dict[str, Any] = {
                 "model.d_model": width,

@@ -27,10 +27,11 @@ SCRATCH_COPIES = 8
 class Muon(Rule):
     """Muon, batched by shape: a few large products instead of many small ones.
 
-    Products are computed in the step's precision; momentum and weights stay in float32. The update is scaled to the
-    size that AdamW's would have, so both share one learning rate. The processes of a group share the work: each
-    orthogonalises some of the matrices, and they exchange the results, so their weights stay equal to the bit. Where
-    processes share a matrix, each keeps its piece of the momentum, and takes its piece of the update.
+    Products are computed in the step's precision, by the native library where steps are; momentum and weights stay in
+    float32. The update is scaled to the size that AdamW's would have, so both share one learning rate. The processes of
+    a group share the work: each orthogonalises some of the matrices, and they exchange the results, so their weights
+    stay equal to the bit. Where processes share a matrix, each keeps its piece of the momentum, and takes its piece of
+    the update.
     """
 
     averages = ("momentum",)
@@ -38,7 +39,7 @@ class Muon(Rule):
     @torch.no_grad()
     def step(self, learning_rate: float, execution: Execution = PLAINEST, group: Group = ALONE) -> None:
         for parameters in self._batches(group.world_size):
-            self._update(parameters, learning_rate, execution.dtype, group)
+            self._update(parameters, learning_rate, execution, group)
 
     def _batches(self, num_processes: int) -> Iterator[list[Tensor]]:
         """Yield parameters whose matrices are orthogonalised together: all of one shape, as many as scratch allows."""
@@ -62,16 +63,18 @@ class Muon(Rule):
     def _matrix_shape(self, parameter: Tensor) -> tuple[int, int]:
         return parameter.shape[0] // self._num_matrices(parameter), parameter.shape[1]
 
-    def _update(self, parameters: list[Tensor], learning_rate: float, dtype: torch.dtype, group: Group) -> None:
+    def _update(self, parameters: list[Tensor], learning_rate: float, execution: Execution, group: Group) -> None:
         rows, columns = self._matrix_shape(parameters[0])
         counts = [self._num_matrices(parameter) for parameter in parameters]
         num_matrices = sum(counts)
         each = -(-num_matrices // group.world_size)
-        matrices = torch.empty(each * group.world_size, rows, columns, dtype=dtype, device=parameters[0].device)
+        device, dtype = parameters[0].device, execution.dtype
+        matrices = torch.empty(each * group.world_size, rows, columns, dtype=dtype, device=device)
         matrices[num_matrices:] = 0
         for parameter, part in zip(parameters, torch.split(matrices[:num_matrices], counts), strict=True):
             part.view(parameter.shape).copy_(self._look_ahead(parameter))
-        mine = orthogonalise(matrices[group.rank * each : (group.rank + 1) * each])
+        native_threads = torch.get_num_threads() if execution.engine == "native" else 0
+        mine = orthogonalise(matrices[group.rank * each : (group.rank + 1) * each], native_threads)
         updates = group.gather_rows(mine, "exchanging updates").float()
         size = 0.2 * max(rows, columns) ** 0.5
         for parameter, update in zip(parameters, torch.split(updates[:num_matrices], counts), strict=True):

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from headrace.native.orthogonal import orthogonalise_in_place
+
 Polynomial = tuple[float, float, float]
 
 # Odd polynomials a x + b x^3 + c x^5, one per iteration: each brings the singular values that the one before it leaves
@@ -24,12 +26,17 @@ LEAST_WIDE_RATIO = 1.5
 """Long side over short side from which a matrix counts as wide, and iterating on its Gram matrix takes fewer FLOPs."""
 
 
-def orthogonalise(matrices: Tensor) -> Tensor:
+def orthogonalise(matrices: Tensor, native_threads: int = 0) -> Tensor:
     """Return nearly the closest orthogonal matrices (n, rows, columns): U V of the singular value decomposition.
 
-    Products are computed in the number format of the matrices.
+    Products are computed in the number format of the matrices. `native_threads`: threads of the native library, which
+    may overwrite what is given; 0: PyTorch computes them. The library gives each thread whole matrices, so it is left
+    out where there are fewer matrices than threads.
     """
-    rows, columns = matrices.shape[1:]
+    number, rows, columns = matrices.shape
+    if 0 < native_threads <= number and matrices.dtype == torch.bfloat16:
+        orthogonalise_in_place(matrices, coefficients(rows, columns), native_threads)
+        return matrices
     first, *others = coefficients(rows, columns)
     x, gram, polynomial = _begin(matrices, first)
     if _is_by_gram(rows, columns, matrices.dtype):

@@ -1,0 +1,26 @@
+"""Orthogonalisation of matrices by the native library, each by one thread from beginning to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.native.library import Matrices, find_library, wanted_instructions
+
+
+def orthogonalise_in_place(matrices: Tensor, polynomials: Sequence[Sequence[float]], num_threads: int) -> None:
+    """Replace matrices (n, rows, columns) in bfloat16 by nearly the closest orthogonal ones.
+
+    `polynomials`: the coefficients of each iteration (training/optimizers/newton_schulz.py).
+    """
+    assert matrices.is_contiguous() and matrices.dtype == torch.bfloat16 and matrices.device.type == "cpu"
+    library = find_library()
+    assert library is not None
+    coefficients = np.array(polynomials, np.float32)
+    number, rows, columns = matrices.shape
+    given = Matrices(matrices.data_ptr(), rows, columns, coefficients.ctypes.data, len(coefficients))
+    if not library.headrace_orthogonalise(given, number, num_threads, wanted_instructions()):
+        raise MemoryError("not enough memory for the native update: choose training.engine=torch")
