@@ -119,17 +119,6 @@ def test_a_short_run_on_much_text_gets_a_vocabulary_that_it_can_learn(much_text:
         assert seen.exposure.tokens >= LEAST_SEEN * seen.exposure.vocab_size
 
 
-def test_tokens_that_are_there_are_considered_whatever_their_vocabulary(corpus: Path) -> None:
-    config = configured(corpus, training__max_minutes=1)
-    assert "bpe:4096" not in {values["data.tokenizer"] for values in candidates(config)}
-    prepare([str(corpus)])
-    assert "bpe:4096" in {values["data.tokenizer"] for values in candidates(config)}
-
-
-def candidates(config: Config) -> list[dict[str, Any]]:
-    return list(budget._candidates(config, budget._Corpus.of(config)))
-
-
 def test_a_cache_in_the_named_folder_keeps_its_tokenizer(corpus: Path) -> None:
     prepare([str(corpus)], tokenizer="bpe:700", out=corpus.parent / "own")
     config = configured(corpus, training__max_minutes=1, data__cache_dir=str(corpus.parent / "own"))

@@ -27,7 +27,6 @@ from headrace.machine.peak import measure_peak_flops
 from headrace.perf.loss_law import Law, law_for
 from headrace.perf.pace import Pace, Prospect, foresee, usual_pace
 from headrace.perf.search_space import (
-    VOCABULARIES,
     learning_rate_for,
     sequence_length_for,
     shapes,
@@ -227,10 +226,7 @@ def _candidates(config: Config, corpus: _Corpus) -> Iterator[dict[str, Any]]:
     minutes = config.training.max_minutes or DEFAULT_MINUTES
     is_length_given = is_given(config, "training.max_length")
     length = config.training.max_length if is_length_given else sequence_length_for(minutes)
-    sizes = [corpus.vocab_size] if corpus.vocab_size else vocabularies_for(corpus.num_bytes)
-    if not corpus.vocab_size:
-        sizes += [size for size in VOCABULARIES if size not in sizes and _is_tokenised(config, f"bpe:{size}")]
-    for size in sizes:
+    for size in [corpus.vocab_size] if corpus.vocab_size else vocabularies_for(corpus.num_bytes):
         for width, layers in shapes():
             values: dict[str, Any] = {
                 "model.d_model": width,
