@@ -127,6 +127,15 @@ def test_the_sample_is_the_same_for_the_whole_run_and_the_last_one_is_the_whole_
     assert infos[-1].evaluation is not None and infos[-1].evaluation.is_whole
 
 
+def test_where_the_whole_part_takes_too_long_the_last_sample_is_as_large_as_its_share() -> None:
+    world = World(part_tokens=10_000_000, token_s=1e-4)
+    infos = world.run(max_steps=500)
+    last, judged = world.evaluated[-1]
+    assert judged == world.evaluated[0][0], "the best is judged by the sample of the others"
+    assert last > 5 * judged
+    assert infos[-1].seconds[Stage.EVALUATION] == pytest.approx(0.022 * infos[-1].elapsed_s, rel=0.1)
+
+
 def test_the_best_is_judged_on_the_sample_also_after_a_resume() -> None:
     world = World(part_tokens=100_000, losses=[3.0, 2.0, 2.5, 2.2])
     world.run(max_steps=500)

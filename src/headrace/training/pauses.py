@@ -228,9 +228,10 @@ class Pauses:
         whole_s = math.inf if costs.num_tokens is None else costs.token_s * costs.num_tokens
         if whole_s <= WHOLE_SHARE * self._total_s:
             return 0
-        if config.evaluate_every or self._position.sample_tokens is not None:
-            return self._sample_tokens()
-        return max(1, self._tokens_within(EVALUATING_SHARE * self._total_s))
+        # What a run reports at its end should not hang on a few rows: the sample is as large as its share allows.
+        is_sampled = config.evaluate_every or self._position.sample_tokens is not None
+        affordable = self._tokens_within(EVALUATING_SHARE * self._total_s)
+        return max(1, affordable, self._sample_tokens() if is_sampled else 0)
 
     def _text_s(self) -> float:
         if self._config.evaluate_every:

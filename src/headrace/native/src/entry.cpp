@@ -232,8 +232,8 @@ EXPORT double headrace_step(
     return loss;
 }
 
-// Replaces matrices by nearly the closest orthogonal ones; a thread takes one after the other. Returns whether there was
-// enough memory.
+// Replaces matrices by nearly the closest orthogonal ones; a thread takes one after the other. Returns whether there
+// was enough memory.
 EXPORT int headrace_orthogonalise(const Matrices* matrices, long num_matrices, long num_threads, const char* wanted) {
     const std::lock_guard<std::mutex> lock(one_at_a_time);
     const Instructions* instructions = choose(wanted).instructions;

@@ -124,7 +124,7 @@ private:
         }
     }
 
-    // An estimate from above: the eighth root of the sum of eighth powers, which the norm of G^2 is the fourth power of.
+    // An estimate from above: the eighth root of the sum of eighth powers, and the norm of G^2 is its fourth power.
     float largest_singular_value() const {
         float squares = 0;
         for (long i = 0; i < side; i++)
