@@ -20,6 +20,7 @@ double headrace_step(
     void* plan, const float* const* weights, float* const* gradients, const Rows*, float scale, int overwrite,
     double* forward_seconds
 );
+double headrace_loss(void* plan, const float* const* weights, const Rows*, float scale);
 int headrace_orthogonalise(const Matrices*, long num_matrices, long num_threads, const char* wanted);
 }
 
@@ -109,6 +110,7 @@ bool is_sound(unsigned seed) {
     for (int repeat = 0; repeat < 2; repeat++)
         is_finite &= std::isfinite(headrace_step(plan, weight_pointers.data(), gradient_pointers.data(), &rows,
                                                  1.0f / float(count), repeat, &forward_seconds));
+    is_finite &= bool(std::isfinite(headrace_loss(plan, weight_pointers.data(), &rows, 1.0f)));
     for (size_t i = 0; i < sizes.size(); i++)
         for (long j = 0; j < sizes[i]; j++) is_finite &= bool(std::isfinite(gradients[i][j]));
     headrace_free(plan);

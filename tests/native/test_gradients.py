@@ -166,6 +166,19 @@ def test_the_same_numbers_are_dropped_as_in_torch(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_loss_alone_is_that_of_a_step_and_leaves_gradients_alone(case: Case, precision: str) -> None:
+    network, arrays = network_of(case), arrays_of(case)
+    step = NativeStep(network, precision, num_threads=2)
+    assert step.loss(*arrays) == pytest.approx(step(*arrays, 1.0), rel=1e-6)
+    before = gradients(network).clone()
+    fewer = [None if array is None else array[:1] for array in arrays]
+    assert 0 < step.loss(*fewer) <= step.loss(*arrays)
+    assert step._planned is not None and step._planned[1] == -(-case.rows // 2), "no smaller for the fewer rows"
+    assert torch.equal(gradients(network), before)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", [CASES[0], CASES[6]], ids=str)
 @pytest.mark.parametrize("most_own_bytes", [1 << 30, 0], ids=["own gradients", "shared gradients"])
 def test_results_do_not_depend_on_threads_beyond_rounding(

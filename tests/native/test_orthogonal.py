@@ -11,7 +11,20 @@ from headrace.training.optimizers.newton_schulz import orthogonalise
 
 pytestmark = pytest.mark.skipif(bool(why_missing()), reason="the native library was not built")
 
-SHAPES = [(1, 1), (1, 5), (7, 1), (3, 3), (33, 65), (65, 33), (96, 96), (130, 37), (64, 700), (20, 701), (701, 20), (301, 515)]
+SHAPES = [
+    (1, 1),
+    (1, 5),
+    (7, 1),
+    (3, 3),
+    (33, 65),
+    (65, 33),
+    (96, 96),
+    (130, 37),
+    (64, 700),
+    (20, 701),
+    (701, 20),
+    (301, 515),
+]
 
 
 def matrices(number: int, rows: int, columns: int) -> Tensor:

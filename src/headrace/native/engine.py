@@ -1,4 +1,4 @@
-"""Native steps of a network: tokens in, the loss out, gradients added to those of its parameters."""
+"""Native steps of a network: tokens in, the loss out, gradients added to those of its parameters; or the loss alone."""
 
 from __future__ import annotations
 
@@ -79,15 +79,8 @@ class NativeStep:
         """
         num_sequences, length = inputs_BT.shape
         self._prepare(length, sequences_at_once(num_sequences, length, self._num_threads))
-        arrays = [
-            None if array is None else np.ascontiguousarray(array, dtype)
-            for array, dtype in (
-                (inputs_BT, np.int32), (targets_BT, np.int32), (documents_BT, np.int32), (mask_BT, np.uint8),
-                (keys_B, np.uint32),
-            )
-        ]  # fmt: skip
-        addresses = (None if array is None else array.ctypes.data for array in arrays)
-        rows = Rows(*addresses, dropout, num_sequences)
+        arrays = _arrays(inputs_BT, targets_BT, documents_BT, mask_BT, keys_B)
+        rows = Rows(*_addresses(arrays), dropout, num_sequences)
         is_fresh = self._provide_gradients()
         weights = _pointers(self._tensors)
         gradients = _pointers([None if tensor is None else tensor.grad for tensor in self._tensors])
@@ -97,6 +90,27 @@ class NativeStep:
         )
         self.forward_s = forward_s.value
         return loss
+
+    def loss(
+        self,
+        inputs_BT: npt.NDArray[Any],
+        targets_BT: npt.NDArray[Any],
+        documents_BT: npt.NDArray[np.int32] | None,
+        mask_BT: npt.NDArray[np.bool_] | None,
+    ) -> float:
+        """Return the sum of the losses of some sequences; gradients stay as they are."""
+        num_sequences, length = inputs_BT.shape
+        at_once = sequences_at_once(num_sequences, length, self._num_threads)
+        if self._planned is None or self._planned[0] != length or self._planned[1] < at_once:
+            self._prepare(length, at_once)  # a plan for more sequences does for fewer
+        arrays = _arrays(inputs_BT, targets_BT, documents_BT, mask_BT, None)
+        rows = Rows(*_addresses(arrays), 0.0, num_sequences)
+        total: float = self._library.headrace_loss(self._plan, _pointers(self._tensors), rows, 1.0)
+        return total
+
+    def rows_at_once(self, length: int) -> int:
+        """Return how many sequences of this length all threads together compute at a time."""
+        return self._num_threads * max(1, ROWS_AT_ONCE // length)
 
     def bytes_to_plan(self, num_sequences: int, length: int) -> int:
         """Return the bytes that a call with this many sequences will allocate first; 0 if the memory is there."""
@@ -134,6 +148,19 @@ class NativeStep:
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter) if is_fresh else torch.zeros_like(parameter)
         return is_fresh
+
+
+def _arrays(*given: npt.NDArray[Any] | None) -> list[npt.NDArray[Any] | None]:
+    """Return the arrays of a batch in the number formats of the library."""
+    dtypes = (np.int32, np.int32, np.int32, np.uint8, np.uint32)
+    return [
+        None if array is None else np.ascontiguousarray(array, dtype)
+        for array, dtype in zip(given, dtypes, strict=True)
+    ]
+
+
+def _addresses(arrays: list[npt.NDArray[Any] | None]) -> list[int | None]:
+    return [None if array is None else array.ctypes.data for array in arrays]
 
 
 def make_shape(config: ModelConfig, sequence_length: int, precision: str) -> Shape:

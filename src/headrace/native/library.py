@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-ABI = 3
+ABI = 4
 """Number of the interface between this file and src/entry.cpp; a library of another number is not used."""
 MASK = "HEADRACE_NATIVE_ISA"
 """Environment variable that names an instruction set to use in place of the best one (avx512, avx2, baseline)."""
@@ -99,6 +99,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         ("plan", pointer, [shape, pointer, integer, integer, integer, ctypes.c_char_p]),
         ("free", None, [pointer]),
         ("orthogonalise", ctypes.c_int, [ctypes.POINTER(Matrices), integer, integer, ctypes.c_char_p]),
+        ("loss", ctypes.c_double, [pointer, pointer, rows, ctypes.c_float]),
         ("step", ctypes.c_double, [pointer, pointer, pointer, rows, ctypes.c_float, ctypes.c_int, pointer]),
     ):
         function = getattr(library, f"headrace_{name}")

@@ -345,6 +345,8 @@ class Pretraining:
         self.run.warnings += self.computing.follow(info)
         if self.computing.is_final and not was_final and self._evaluator is not None:
             self._evaluator.use(self.computing.execution)
+            if self.group.world_size == 1:  # processes of a group would have to measure together
+                self.loop.measure_evaluation_again()
 
     def _stop_waiting(self) -> None:
         if self._should_stop():

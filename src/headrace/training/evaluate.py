@@ -16,6 +16,7 @@ from headrace.data.loader import Loader
 from headrace.data.sample import Sample
 from headrace.distributed.replicas import Replica
 from headrace.models.network import Network
+from headrace.native.engine import NativeStep
 from headrace.training.execution import Execution
 from headrace.training.step import batch_loss
 from headrace.training.ways.alternatives import FEWEST_TOKENS
@@ -52,11 +53,13 @@ class Evaluator:
         self._loader = loader
         self._byte_lengths = bytes_per_id(loader.cache)
         self._has_memory = has_memory
+        self._trained = execution
         self._execution = self._for_forward_passes(execution)
         self._drawn: tuple[int, list[Sample]] = (-1, [])
 
     def use(self, execution: Execution) -> None:
         """Compute evaluations from now on as training steps are; micro-batches that were larger stay so."""
+        self._trained = execution
         execution = self._for_forward_passes(execution)
         size = execution.micro_batch_size
         if self._has_memory:
@@ -81,11 +84,14 @@ class Evaluator:
         rows = self._loader.num_rows
         return None if rows is None else rows * self._loader.sequence_length
 
-    def measure(self, network: Network, seconds: float) -> float:
+    def measure(self, network: Network, seconds: float, replica: Replica | None = None) -> float:
         """Measure the seconds per token, and choose the fastest of the micro-batches that can be tried in this time."""
         batch = next((sample.batch for sample in self._draw(PROBE_TOKENS) if sample.batch is not None), None)
         if batch is None:
             return 0.0
+        step = self._native_step(replica)
+        if step is not None:
+            return _measure_natively(step, batch, seconds)
         trained, length = self._execution.micro_batch_size, batch.inputs.shape[1]
         most = min(len(batch.inputs), max(trained, PROBE_TOKENS // length) if self._has_memory else trained)
         began = time.perf_counter()
@@ -102,10 +108,13 @@ class Evaluator:
         self._execution = replace(self._execution, micro_batch_size=max(best, trained))
         return seconds_per_token[best]
 
-    def __call__(self, network: Network, max_tokens: int) -> Evaluation:
-        """Return the loss on a sample of about `max_tokens`, or for 0 on the whole part, and what follows from it."""
-        samples = self._draw(max_tokens)
-        measured = [(sample, self._measure(network, sample.batch)) for sample in samples]
+    def __call__(self, network: Network, max_tokens: int, replica: Replica | None = None) -> Evaluation:
+        """Return the loss on a sample of about `max_tokens`, or for 0 on the whole part, and what follows from it.
+
+        `replica`: the one that trains the network; where its steps are native, so is this, in the memory of the steps.
+        """
+        step = self._native_step(replica)
+        measured = [(sample, self._measure(network, sample.batch, step)) for sample in self._draw(max_tokens)]
         found = [(sample, result) for sample, result in measured if result.num_tokens]
         losses = {sample.source: result.loss if result.num_tokens else None for sample, result in measured}
         # In a mixture each source counts by its weight, however many rows of it the sample has.
@@ -138,6 +147,12 @@ class Evaluator:
         size = max(1, min(execution.micro_batch_size, most))  # natively, it is the whole batch
         return replace(execution, engine="torch", micro_batch_size=size, attention="products")
 
+    def _native_step(self, replica: Replica | None) -> NativeStep | None:
+        """Return the native step to evaluate by; None: PyTorch evaluates, as always where memory is short."""
+        if replica is None or self._trained.engine != "native" or not self._has_memory:
+            return None
+        return replica.native_step(self._trained.precision, torch.get_num_threads())
+
     def _is_whole(self, max_tokens: int) -> bool:
         known = self.num_tokens
         return not max_tokens or (known is not None and max_tokens >= known)
@@ -156,11 +171,11 @@ class Evaluator:
         _sum_losses(network, part, replace(self._execution, micro_batch_size=size))
         return (time.perf_counter() - began) / part.inputs.size
 
-    def _measure(self, network: Network, batch: Batch | None) -> _Measured:
+    def _measure(self, network: Network, batch: Batch | None, step: NativeStep | None) -> _Measured:
         """Compute the loss on one source in micro-batches."""
         if batch is None:
             return _Measured(0.0, 0, 0)
-        total = _sum_losses(network, batch, self._execution)
+        total = _sum_losses_natively(step, batch) if step else _sum_losses(network, batch, self._execution)
         targets = batch.targets if batch.mask is None else batch.targets[batch.mask]
         num_bytes = int(self._byte_lengths[targets.astype(np.int64)].sum())
         return _Measured(total / max(targets.size, 1), targets.size, num_bytes)
@@ -181,6 +196,29 @@ def _sum_losses(network: Network, batch: Batch, execution: Execution) -> float:
         for start in range(0, len(batch.inputs), size):
             total += float(batch_loss(replica, batch, slice(start, start + size), 1.0, execution.kernels))
     return total
+
+
+def _sum_losses_natively(step: NativeStep, batch: Batch) -> float:
+    total, size = 0.0, step.rows_at_once(batch.inputs.shape[1])
+    for start in range(0, len(batch.inputs), size):
+        part = batch.rows(slice(start, start + size))
+        total += step.loss(part.inputs, part.targets, part.documents, part.mask)
+    return total
+
+
+def _measure_natively(step: NativeStep, batch: Batch, seconds: float) -> float:
+    """Measure the seconds per token of rows that are computed at a time, or if that takes too long of a few."""
+    began = time.perf_counter()
+    token_s = 0.0
+    for size in (torch.get_num_threads(), step.rows_at_once(batch.inputs.shape[1])):
+        part = batch.rows(slice(0, size))
+        if token_s and time.perf_counter() - began + 2 * token_s * part.inputs.size > seconds:
+            break
+        _sum_losses_natively(step, part)  # the first time pays for fresh memory
+        started = time.perf_counter()
+        _sum_losses_natively(step, part)
+        token_s = (time.perf_counter() - started) / part.inputs.size
+    return token_s
 
 
 def _mean(values: list[float], weights: Sequence[float]) -> float:

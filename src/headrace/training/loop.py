@@ -206,6 +206,10 @@ class Loop:
             is_last=self.was_stopped or progress >= 1.0,
         )
 
+    def measure_evaluation_again(self) -> None:
+        """Measure what evaluating costs once more: it is computed in another way from now on."""
+        self._pauses.forget_costs()
+
     def _between_steps(self, info: StepInfo, began: float) -> bool:
         """Measure, evaluate and save if it is due; return whether anything was (the same in all processes)."""
         paused = self._clock()

@@ -59,7 +59,8 @@ def expected_seconds(config: TrainingConfig, updates_s: float, sample_s: float, 
     """
     last_s = sample_s
     if config.evaluation_tokens == "auto":
-        last_s = whole_s if whole_s <= WHOLE_SHARE * updates_s else min(sample_s, EVALUATING_SHARE * updates_s)
+        least_s = sample_s * FEWEST_TOKENS / MOST_TOKENS
+        last_s = whole_s if whole_s <= WHOLE_SHARE * updates_s else max(least_s, EVALUATING_SHARE * updates_s)
     return last_s + min((1 / LEAST_INTERVAL - 1) * sample_s, EVALUATING_SHARE * updates_s)
 
 
@@ -115,6 +116,10 @@ class Pauses:
         """Take in what evaluating was measured to cost."""
         self._costs = costs
         self._position.reserve_s = self._reserve_s()
+
+    def forget_costs(self) -> None:
+        """Let evaluating be measured again: it is computed in another way from now on."""
+        self._costs = None
 
     def note_pause(self, due: Due, is_saved: bool, evaluation_s: float, saving_s: float, written_s: float) -> None:
         """Count a pause; `saving_s`: time waited for its save; `written_s`: time of writing the newest one beside."""
@@ -228,10 +233,13 @@ class Pauses:
         whole_s = math.inf if costs.num_tokens is None else costs.token_s * costs.num_tokens
         if whole_s <= WHOLE_SHARE * self._total_s:
             return 0
-        # What a run reports at its end should not hang on a few rows: the sample is as large as its share allows.
         is_sampled = config.evaluate_every or self._position.sample_tokens is not None
-        affordable = self._tokens_within(EVALUATING_SHARE * self._total_s)
-        return max(1, affordable, self._sample_tokens() if is_sampled else 0)
+        if is_sampled and costs.num_tokens is None:  # more rows might have to be tokenised first
+            return self._sample_tokens()
+        # What a run reports at its end should not hang on a few rows: it is as many as the share allows, beside the
+        # sample, by which the best is judged.
+        sample_tokens = self._sample_tokens() if is_sampled else 0
+        return max(1, sample_tokens, self._tokens_within(EVALUATING_SHARE * self._total_s) - sample_tokens)
 
     def _text_s(self) -> float:
         if self._config.evaluate_every:

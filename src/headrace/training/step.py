@@ -22,6 +22,9 @@ from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.presentation import AS_IT_IS, Presentation, Shown, TokenBatch
 from headrace.training.ways.memory import SPARE_BYTES, pass_bytes
 
+CLIPPING_EPSILON = 1e-6
+"""What PyTorch adds to a norm before it divides by it."""
+
 
 @dataclass(frozen=True)
 class StepSeconds:
@@ -111,7 +114,7 @@ class TrainStep:
         loss, seconds = self._accumulate(batch, scale, presentation)
         began = time.perf_counter()
         with group.exchanging("clipping gradients"):
-            norm = float(as_whole(torch.nn.utils.clip_grad_norm_(network.parameters(), self._clip)))
+            norm = self._clip_gradients(network)
         results = group.gather([loss, norm], "adding up the loss")
         loss = sum(loss for loss, _ in results) / group.world_size
         is_finite = bool(np.isfinite(results).all())
@@ -125,6 +128,14 @@ class TrainStep:
             self._average.follow()
         network.zero_grad(set_to_none=True)
         return StepResult(loss, norm, is_finite, replace(seconds, optimizer=time.perf_counter() - began))
+
+    def _clip_gradients(self, network: Network) -> float:
+        """Scale the gradient down to the largest norm that it may have, if it has more; return the norm before."""
+        total = torch.nn.utils.get_total_norm(_gradients(network))
+        norm = float(as_whole(total))
+        if norm + CLIPPING_EPSILON > self._clip:  # else all would be multiplied by 1
+            torch.nn.utils.clip_grads_with_norm_(network.parameters(), self._clip, total)
+        return norm
 
     def _accumulate(self, batch: TokenBatch, scale: float, presentation: Presentation) -> tuple[float, StepSeconds]:
         if self._choosing is not None and not self._choosing.is_settled:

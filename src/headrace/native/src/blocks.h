@@ -43,6 +43,7 @@ template <class E> struct Pass {
         drop_rows(AT_HEAD, memory.normed);
         result.loss += head_loss(task, memory.normed, rows, num_rows, memory);
         result.forward_seconds += now() - began;
+        if (!task.gradients) return;
         memset(memory.stream_grad.data, 0, sizeof(float) * memory.stream_grad.stride * num_rows);
         drop_rows(AT_HEAD, memory.normed_grad);
         norm_backward(final_norm());
@@ -57,7 +58,11 @@ template <class E> struct Pass {
     }
 
     const float* weight(long layer, LayerTensor which) const { return layer_tensor(task.weights, layer, which); }
-    float* gradient(long layer, LayerTensor which) const { return layer_tensor(task.gradients, layer, which); }
+    // Gradients are missing where only the loss is asked for.
+    float* gradient(long layer, LayerTensor which) const {
+        return task.gradients ? layer_tensor(task.gradients, layer, which) : nullptr;
+    }
+    float* gradient(NetworkTensor which) const { return task.gradients ? task.gradients[which] : nullptr; }
 
     // Sites of dropout: what goes into the blocks, and what goes into the head.
     enum Site : uint32_t { AT_BLOCKS, AT_HEAD };
@@ -117,7 +122,7 @@ template <class E> struct Pass {
         float* factors;
     };
     Norm final_norm() const {
-        return {task.weights[NORM], task.weights[NORM_BIAS], task.gradients[NORM], task.gradients[NORM_BIAS],
+        return {task.weights[NORM], task.weights[NORM_BIAS], gradient(NORM), gradient(NORM_BIAS),
                 memory.final_normed, memory.final_factor};
     }
     Norm attention_norm(long l) const {

@@ -151,9 +151,39 @@ void fill_rotary(Plan& plan, const float* frequencies) {
         }
 }
 
+// The threads that have rows of a call to compute.
+long active_threads(const Plan& plan, const Rows& rows) {
+    return rows.num_sequences < plan.num_threads ? rows.num_sequences : plan.num_threads;
+}
+
+// Computes the rows, each thread its own, into its gradients; without gradients, only the loss. Returns the loss.
+double compute(
+    Plan& plan, const float* const* weights, const std::vector<std::vector<float*>>& gradients, const Rows& rows,
+    float scale
+) {
+    const long length = plan.shape.length, num_sequences = rows.num_sequences, active = active_threads(plan, rows);
+    const long most = (num_sequences + active - 1) / active;
+    const long num_rounds = (most + plan.sequences_at_once - 1) / plan.sequences_at_once;
+    const bool has_gradients = !gradients.empty();
+    Turns turns(active);
+    pool_of(int(plan.num_threads)).run([&](int thread) {
+        if (thread >= active) return;
+        if (thread && has_gradients) std::memset(plan.own_gradients[thread].get(), 0, plan.gradients.own_bytes());
+        const long begin = num_sequences * thread / active, end = num_sequences * (thread + 1) / active;
+        const Rows part = rows.part(begin, end, length);
+        plan.results[thread] = plan.instructions->add_gradients(
+            {&plan.shape, weights, has_gradients ? gradients[thread].data() : nullptr, plan.rotary.data(), part,
+             num_rounds, plan.sequences_at_once, scale, plan.memory[thread].get(), thread,
+             plan.gradients.shares_matrices ? int(active) : 1, &turns});
+    });
+    double loss = 0;
+    for (int thread = 0; thread < active; thread++) loss += plan.results[thread].loss;
+    return loss;
+}
+
 }  // namespace
 
-EXPORT int headrace_abi() { return 3; }
+EXPORT int headrace_abi() { return 4; }
 
 EXPORT const char* headrace_instructions(const char* wanted) { return choose(wanted).name; }
 
@@ -191,12 +221,8 @@ EXPORT double headrace_step(
     double* forward_seconds
 ) {
     const std::lock_guard<std::mutex> lock(one_at_a_time);
-    const long length = plan->shape.length, num_sequences = rows->num_sequences;
-    const long active = num_sequences < plan->num_threads ? num_sequences : plan->num_threads;
-    const long most = (num_sequences + active - 1) / active;
-    const long num_rounds = (most + plan->sequences_at_once - 1) / plan->sequences_at_once;
+    const long active = active_threads(*plan, *rows);
     Pool& pool = pool_of(int(plan->num_threads));
-    Turns turns(active);
     std::vector<std::vector<float*>> of_threads;
     for (int thread = 0; thread < active; thread++)
         of_threads.push_back(
@@ -208,16 +234,7 @@ EXPORT double headrace_step(
                 std::memset(gradients[tensor] + first, 0, (end - first) * sizeof(float));
             });
         });
-    pool.run([&](int thread) {
-        if (thread >= active) return;
-        if (thread) std::memset(plan->own_gradients[thread].get(), 0, plan->gradients.own_bytes());
-        const long begin = num_sequences * thread / active, end = num_sequences * (thread + 1) / active;
-        const Rows part = rows->part(begin, end, length);
-        plan->results[thread] = plan->instructions->add_gradients(
-            {&plan->shape, weights, of_threads[thread].data(), plan->rotary.data(), part, num_rounds,
-             plan->sequences_at_once, scale, plan->memory[thread].get(), thread,
-             plan->gradients.shares_matrices ? int(active) : 1, &turns});
-    });
+    const double loss = compute(*plan, weights, of_threads, *rows, scale);
     if (active > 1)
         pool.run([&](int thread) {
             for_part(*plan, gradients, thread, [&](size_t tensor, size_t first, size_t end) {
@@ -226,10 +243,14 @@ EXPORT double headrace_step(
                     for (size_t j = first; j < end; j++) gradients[tensor][j] += of_threads[other][tensor][j];
             });
         });
-    double loss = 0;
-    for (int thread = 0; thread < active; thread++) loss += plan->results[thread].loss;
     *forward_seconds = plan->results[0].forward_seconds;
     return loss;
+}
+
+// Returns scale x the sum of losses.
+EXPORT double headrace_loss(Plan* plan, const float* const* weights, const Rows* rows, float scale) {
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
+    return compute(*plan, weights, {}, *rows, scale);
 }
 
 // Replaces matrices by nearly the closest orthogonal ones; a thread takes one after the other. Returns whether there

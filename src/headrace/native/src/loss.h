@@ -4,8 +4,16 @@
 
 namespace ISA {
 
+// Returns the cross-entropy of a row of logits at the target, and leaves them as they are.
+template <class E> double cross_entropy(const E* logits, long n, long target) {
+    float most = load(logits[0]), sum = 0;
+    for (long j = 0; j < n; j++) most = load(logits[j]) > most ? load(logits[j]) : most;
+    for (long j = 0; j < n; j++) sum += exponential(load(logits[j]) - most);
+    return double(most) + log(double(sum)) - load(logits[target]);
+}
+
 // Turns a row of logits into `scale` times its gradient; returns the cross-entropy at the target.
-template <class E> double cross_entropy(E* logits, long n, long target, float scale) {
+template <class E> double cross_entropy_with_gradient(E* logits, long n, long target, float scale) {
     float most = load(logits[0]), sum = 0;
     for (long j = 0; j < n; j++) most = load(logits[j]) > most ? load(logits[j]) : most;
     const float chosen = load(logits[target]);
@@ -24,6 +32,7 @@ template <class E> double cross_entropy(E* logits, long n, long target, float sc
 }
 
 // Adds the gradients of the head, writes those of its input to memory.normed_grad, and returns scale x the losses.
+// Where no gradients are asked for, the losses are all.
 template <class E>
 double head_loss(const Task& task, Matrix<E> hidden, const Rows& rows, long num_rows, Memory<E>& memory) {
     const long width = task.shape->width, vocabulary = task.shape->vocabulary;
@@ -37,10 +46,16 @@ double head_loss(const Task& task, Matrix<E> hidden, const Rows& rows, long num_
         product<E, false, true>(count, vocabulary, width, inputs, weights, memory.workspace, store_rows(logits));
         for (long i = 0; i < count; i++) {
             const bool counts = !rows.mask || rows.mask[first + i];
-            const double nats =
-                cross_entropy(logits.row(i), vocabulary, rows.targets[first + i], counts ? task.scale : 0.0f);
-            if (counts) loss += nats;
+            const long target = rows.targets[first + i];
+            if (task.gradients) {
+                const float scale = counts ? task.scale : 0.0f;
+                const double nats = cross_entropy_with_gradient(logits.row(i), vocabulary, target, scale);
+                loss += counts ? nats : 0;
+            } else if (counts) {
+                loss += cross_entropy<E>(logits.row(i), vocabulary, target);
+            }
         }
+        if (!task.gradients) continue;
         product<E, false, false>(
             count, width, vocabulary, logits, weights, memory.workspace, store_rows(memory.normed_grad.from(first))
         );

@@ -47,7 +47,7 @@ void end_turn(Turns&, int thread);
 struct Task {
     const Shape* shape;
     const float* const* weights;
-    float* const* gradients;
+    float* const* gradients;  // none where only the loss is asked for
     const float* rotary;  // for each position, cosines and then sines of half of a head's width; qwen3 only
     Rows rows;
     long num_rounds, sequences_at_once;  // the rows are computed in so many parts, each of at most so many sequences

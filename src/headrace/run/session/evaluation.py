@@ -72,7 +72,7 @@ class RunEvaluation:
                 self._write(network, seconds / 2)
             if self._evaluator is None:
                 return EvaluationCosts(text_s=self._text_s)
-            token_s = self._evaluator.measure(network, seconds)
+            token_s = self._evaluator.measure(network, seconds, self._trained(network))
             return EvaluationCosts(token_s, self._evaluator.num_tokens, self._text_s)
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
@@ -85,10 +85,15 @@ class RunEvaluation:
             text = self._write(network, due.text_s) if due.text_s else None
             if self._evaluator is None or due.tokens is None:
                 return Findings(text=text)
-            evaluation = judged = self._evaluator(network, due.tokens)
+            replica = self._trained(network)
+            evaluation = judged = self._evaluator(network, due.tokens, replica)
             if not self._evaluator.is_same(due.tokens, judged_tokens):
-                judged = self._evaluator(network, judged_tokens)
+                judged = self._evaluator(network, judged_tokens, replica)
             return Findings(evaluation, judged, text)
+
+    def _trained(self, network: Network) -> Replica | None:
+        """Return the replica that trains a network; None for one that was put together to be evaluated."""
+        return self._replica if network is self._replica.network else None
 
     def _make_room(self) -> None:
         """Give back memory that only steps need, if evaluating would take too much: as gradients, and an encoder."""
