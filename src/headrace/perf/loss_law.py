@@ -112,7 +112,7 @@ class Law:
     floor: float = 0.2
     capacity: float = 0.36
     text: float = 1.33
-    vocabulary: float = 0.2
+    vocabulary: float = 0.35
     rare: float = 1.5
     overfitting: float = 0.0025
 
