@@ -25,3 +25,14 @@ def wait_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
     """
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", str(SPINS))
+
+
+def waits_briefly(environment: MutableMapping[str, str] = os.environ) -> bool:
+    """Return whether threads of this process sleep soon after an operation, and leave the cores to others.
+
+    >>> waits_briefly({"GOMP_SPINCOUNT": "1000"}), waits_briefly({"OMP_WAIT_POLICY": "passive"}), waits_briefly({})
+    (True, True, False)
+    """
+    spins = environment.get("GOMP_SPINCOUNT", "")
+    is_passive = environment.get("OMP_WAIT_POLICY", "").lower() == "passive"
+    return is_passive or (spins.isdigit() and int(spins) <= SPINS)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import as_whole, local, own_part
+from headrace.machine.waiting import waits_briefly
 from headrace.models.counts import FLOAT_BYTES
 from headrace.training.execution import PLAINEST, Execution
 from headrace.training.optimizers.newton_schulz import orthogonalisation_flops, orthogonalise
@@ -73,7 +74,8 @@ class Muon(Rule):
         matrices[num_matrices:] = 0
         for parameter, part in zip(parameters, torch.split(matrices[:num_matrices], counts), strict=True):
             part.view(parameter.shape).copy_(self._look_ahead(parameter))
-        native_threads = torch.get_num_threads() if execution.engine == "native" else 0
+        # Where PyTorch's threads spin for long after an operation, they hold the cores that the library needs.
+        native_threads = torch.get_num_threads() if execution.engine == "native" and waits_briefly() else 0
         mine = orthogonalise(matrices[group.rank * each : (group.rank + 1) * each], native_threads)
         updates = group.gather_rows(mine, "exchanging updates").float()
         size = 0.2 * max(rows, columns) ** 0.5
