@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.data.prefetch import Prefetcher
+from headrace.data.prefetch import REAL_WAIT_S, Prefetcher
 from headrace.errors import StateError, UsageError
 from tests.conftest import make_text
 
@@ -75,23 +75,35 @@ def test_the_queue_is_bounded(tmp_path: Path, options: dict[str, Any], limit: in
 
 
 def test_prefetch_deepens_only_while_the_consumer_waits() -> None:
-    def make_slowly(step: int, count: int) -> list[Any]:
-        time.sleep(0.002 * count)
+    asked_for = threading.Semaphore(0)
+
+    def ask() -> None:
+        time.sleep(2 * REAL_WAIT_S)
+        asked_for.release()
+
+    def make(step: int, count: int) -> list[Any]:
         return list(range(step, step + count))
 
-    hungry = Prefetcher(make_slowly, num_workers=1, depth=2, grow_to=32)
-    for step in range(40):
-        assert hungry.take(step) == step
-    patient = Prefetcher(make_slowly, num_workers=1, depth=2, grow_to=32)
-    for step in range(20):
-        assert patient.take(step) == step
-        time.sleep(0.02)
-    with hungry._changed, patient._changed:
+    def make_when_asked(step: int, count: int) -> list[Any]:
+        asked_for.acquire()
+        return make(step, count)
+
+    hungry = Prefetcher(make_when_asked, num_workers=1, depth=2, grow_to=32)
+    hungry.while_waiting = ask
+    patient = Prefetcher(make, num_workers=1, depth=2, grow_to=32)
+    try:
+        for step in range(60):
+            assert hungry.take(step) == step
+        for step in range(20):
+            assert patient.take(step) == step
+            wait_for(lambda following=step + 1: patient._current or following in patient._ready)
         assert hungry._depth == 32
-        assert patient._depth <= 4  # the very first batches are always waited for
-    for queue in (hungry, patient):
-        queue.stop()
-        queue.join()
+        assert patient._depth == 2
+    finally:
+        for queue in (hungry, patient):
+            queue.stop()
+            asked_for.release()
+            queue.join()
 
 
 def test_counters(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ class Prefetcher:
                 self._start()
             self._consumed = step
             self._changed.notify_all()
+            must_wait = step not in self._ready
             while step not in self._ready:
                 if self._stopping:
                     raise RuntimeError("the loader is closed")
@@ -103,7 +104,7 @@ class Prefetcher:
                         " is intact; if memory ran out, set data.memory_budget or fewer data.num_workers."
                     ) from made
                 raise made
-            if time.perf_counter() - asked_s > REAL_WAIT_S and step > 0:
+            if must_wait and time.perf_counter() - asked_s > REAL_WAIT_S and step > 0:
                 self._depth = min(2 * self._depth, self._grow_to)
             self._consumed = step + 1
             self._changed.notify_all()
