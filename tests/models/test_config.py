@@ -24,6 +24,6 @@ def test_impossible_shapes_are_refused(values: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(("arch", "feed_forward"), [("gpt2", 1024), ("qwen3", 704)])
 def test_what_is_not_given_follows_from_the_width(arch: str, feed_forward: int) -> None:
     config = ModelConfig(arch=arch, d_model=256)
-    assert (config.heads, config.head_width, config.feed_forward) == (4, 64, feed_forward)
+    assert (config.heads, config.head_width, config.feed_forward) == (2, 128, feed_forward)
     assert ModelConfig(arch=arch, d_model=256, d_ff=100).feed_forward == 100
     assert ModelConfig(arch="gpt2", d_model=65, num_heads=13).head_width == 5, "only rotary positions need it even"

@@ -108,7 +108,7 @@ def test_config_command_tells_where_values_come_from(command: Command, tmp_path:
 
 
 def test_config_tells_what_is_really_used_and_what_it_means(command: Command, tmp_path: Path) -> None:
-    code, out, _ = command("config", "mine.txt", "model.d_model=128", "training.max_length=32", "--json")
+    code, out, _ = command("config", "mine.txt", "model.d_model=256", "training.max_length=32", "--json")
     assert code == 0
     used = json.loads(out.splitlines()[-1])["used"]
     assert (used["model.num_heads"], used["model.context"], used["data.tokenizer"]) == (2, 32, "bpe:4096")

@@ -16,9 +16,10 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.errors import CheckpointError
+from headrace.models.config import ModelConfig
 from headrace.report.read import read_run
 from headrace.run.directory import read_environment, read_record, read_steps
-from headrace.run.records import CheckpointState, Environment, Overfitting, Record, Run, StepRecord
+from headrace.run.records import CheckpointState, Environment, Overfitting, Record, Run, StepRecord, upgraded_config
 from headrace.run.resume import read_checkpoint_state
 from headrace.stages import Stage
 from headrace.training.evaluate import Evaluation
@@ -165,3 +166,24 @@ def test_every_field_is_documented(record: type[Record]) -> None:
     assert all(field_docs(record).values())
     expected = table(record)
     assert expected in (ROOT / "docs" / "run-directory.md").read_text(), f"docs/run-directory.md needs:\n{expected}"
+
+
+def test_heads_that_a_run_left_open_stay_as_they_were() -> None:
+    def heads(num_heads: int, width: int = 256) -> int:
+        upgraded = upgraded_config({"model": {"d_model": width, "num_heads": num_heads}})
+        return ModelConfig.model_validate(upgraded["model"]).heads
+
+    assert (heads(0), heads(0, 96), heads(8)) == (4, 1, 8)
+    assert ModelConfig(d_model=256).heads == 2
+    for broken in ("no section", {"num_heads": 0, "d_model": 10**18 + 1}, {"num_heads": 0, "d_model": "wide"}):
+        assert upgraded_config({"model": broken})["model"] == broken
+
+
+def test_the_configuration_of_an_earlier_run_means_what_it_did(command: Command, run: Path) -> None:
+    file = run / "config.json"
+    saved = json.loads(file.read_text())
+    file.write_text(json.dumps({**saved, "model": {**saved["model"], "d_model": 256, "num_heads": 0}}))
+    assert "model.num_heads = 4" in command("config", file)[1]
+    elsewhere = run.parent / "config.json"
+    shutil.copy(file, elsewhere)
+    assert "model.num_heads = 0 → 2" in command("config", elsewhere)[1]

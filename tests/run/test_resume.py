@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.errors import CheckpointError, TokenizerError
 from headrace.jobs.train import train
 from headrace.report.read import read_run
 from headrace.run.config import Layers
@@ -148,3 +149,22 @@ def test_files_are_as_readable_as_the_umask_says(finished: Path, tmp_path: Path)
         os.umask(before)
     files = [path for path in (tmp_path / "run" / "checkpoints" / "last").resolve().iterdir() if path.is_file()]
     assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o640"}
+
+
+def test_a_resumed_run_keeps_the_heads_and_the_base_that_it_began_with(finished: Path, tmp_path: Path) -> None:
+    values = settings(finished / "corpus.txt", tmp_path / "run")
+    before = {"model.num_heads": 4, "model.rope_theta": 10_000.0}
+    train(**{**values, **before})
+    unsaid = {key: value for key, value in values.items() if key not in before}
+    train(**{**unsaid, "run.resume": True, "training.max_steps": 15})
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())["model"]
+    assert {key: saved[key.removeprefix("model.")] for key in before} == before
+    with pytest.raises(CheckpointError, match=r"model\.d_model was 32 in the run and is 34 now"):
+        train(**{**unsaid, "run.resume": True, "model.d_model": 34})
+
+
+def test_a_run_writes_how_many_heads_it_has_before_it_reads_its_text(finished: Path, tmp_path: Path) -> None:
+    values = settings(finished / "corpus.txt", tmp_path / "run", **{"model.num_heads": 0, "data.tokenizer": "none"})
+    with pytest.raises(TokenizerError):
+        train(**values)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["num_heads"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from headrace.cli import display
 from headrace.data.corpus.remote.addresses import is_remote, shown, without_secrets
@@ -10,8 +11,9 @@ from headrace.errors import CheckpointError
 from headrace.files import resolved_here
 from headrace.run.config import Layers
 from headrace.run.config_files import is_override, parse_override, read_config_file
-from headrace.run.directory import read_run_config
+from headrace.run.directory import LOCK, read_run_config
 from headrace.run.presets import FIRST_RUN, preset_values
+from headrace.run.records import upgraded_config
 from headrace.run.resume import read_checkpoint_state, split_checkpoint
 from headrace.training.restore import STATE
 
@@ -59,7 +61,7 @@ def gather(
     elif has_first_run and not (files or corpus or any(key == "data.sources" for _, key, _ in typed)):
         layers.add(FIRST_RUN, "no text is named")
     for file in files:
-        layers.add(read_config_file(Path(file)), file)
+        layers.add(_read_values(Path(file)), file)
     if corpus:
         layers.add({"data.sources": [shown(path) for path in corpus]}, "the command line")
     if out is not None:
@@ -67,6 +69,13 @@ def gather(
     for text, key, value in typed:
         layers.add({key: value}, without_secrets(text))
     return layers
+
+
+def _read_values(file: Path) -> dict[str, Any]:
+    """Read a configuration file; that of a run means what it meant when the run began."""
+    values = read_config_file(file)
+    is_of_run = file.name == "config.json" and (file.parent / LOCK).exists()
+    return upgraded_config(values) if is_of_run else values
 
 
 def is_json_text(argument: str) -> bool:

@@ -17,6 +17,7 @@ from headrace.distributed.cores import share_of_cores
 from headrace.errors import HeadraceError, TrainingError
 from headrace.instruments.trial import Cost, Trial
 from headrace.machine.hardware import available_memory_bytes
+from headrace.models.config import heads_of
 from headrace.perf.paired import Gain, combined, gain, noise
 from headrace.run.config import Config
 from headrace.run.records import FindingRecord, TuningRecord
@@ -287,8 +288,10 @@ def other_result_options(config: Config) -> Iterator[Option]:
         return
     if model.num_layers > 1:
         yield Option({"model.num_layers": model.num_layers // 2}, True, "a smaller model")
-    if model.num_heads % 2 == 0 and model.d_model >= 128 and model.d_model % 4 == 0:
-        halves = {f"model.{key}": getattr(model, key) // 2 for key in ("d_model", "num_heads", "d_ff")}
+    if model.d_model >= 128 and model.d_model % 4 == 0:
+        half = model.d_model // 2
+        heads = heads_of(half, model.head_width) if model.num_heads else 0
+        halves = {"model.d_model": half, "model.num_heads": heads, "model.d_ff": model.d_ff // 2}
         yield Option({key: value for key, value in halves.items() if value}, True, "a smaller model")
     if model.vocab_size >= 2000:
         size = model.vocab_size // 2

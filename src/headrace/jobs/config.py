@@ -39,7 +39,7 @@ def resolve(layers: Layers) -> dict[str, Setting]:
     >>> resolve(layers)["training.seed"]
     Setting(value=3, origin='the call', used=3)
     >>> resolve(layers)["model.num_heads"]
-    Setting(value=0, origin='default', used=4)
+    Setting(value=0, origin='default', used=2)
     """
     config = layers.build()
     used = settle(config)

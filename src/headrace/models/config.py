@@ -9,6 +9,21 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from headrace.models.architecture import check_name, find_architecture
 
 MAX_NEW_TOKENS = 65_536
+MOST_WIDTH = 1 << 17
+LEAST_HEAD_WIDTH = 96
+"""Width of a head, where the number of heads is open: networks with narrower heads learn later to copy from what came
+before (docs/recipe.md)."""
+
+
+def heads_of(width: int, least_head_width: int) -> int:
+    """Return the most heads of at least this width, each of an even one, that a network can be cut into.
+
+    >>> [heads_of(width, 96) for width in (64, 96, 192, 256, 512, 768)]
+    [1, 1, 2, 2, 4, 8]
+    """
+    wanted = max(1, width // least_head_width)
+    even = (number for number in range(wanted, 0, -1) if width % number == 0 and width // number % 2 == 0)
+    return next(even, 1)
 
 
 class ModelConfig(BaseModel):
@@ -21,10 +36,10 @@ class ModelConfig(BaseModel):
     arch: Annotated[str, AfterValidator(check_name)] = "qwen3"
     """gpt2: LayerNorm, GELU, learned positions. qwen3: RMSNorm, RoPE, QK-norm, SwiGLU; trains better. llama: qwen3
     without QK-norm, to continue from models of that kind."""
-    d_model: int = Field(default=256, ge=8, le=1 << 17)
+    d_model: int = Field(default=256, ge=8, le=MOST_WIDTH)
     """Width of the network. With a time limit and nothing said about the network, it is chosen."""
     num_heads: int = Field(default=0, ge=0, le=1 << 17)
-    """Attention heads; 0: one for every 64 of the width."""
+    """Attention heads; 0: one for every 96 of the width."""
     num_kv_heads: int = Field(default=0, ge=0, le=1 << 17)
     """qwen3 and llama: heads of keys and values, each shared by as many query heads; 0: as many as num_heads."""
     head_dim: int = Field(default=0, ge=0, le=1 << 17)
@@ -41,8 +56,8 @@ class ModelConfig(BaseModel):
     """Whether the head shares the weights of the token embedding."""
     bias: bool = True
     """gpt2 only: whether linear layers and norms have biases (a model without is saved with biases of zero)."""
-    rope_theta: float = Field(default=10_000.0, gt=0)
-    """qwen3 and llama: base of the rotary positions."""
+    rope_theta: float = Field(default=1_000_000.0, gt=0)
+    """qwen3 and llama: base of the rotary positions; a large one leaves more of each head to compare contents."""
     norm_epsilon: float = Field(default=0.0, ge=0, lt=1)
     """Number that norms add before they divide; 0: the usual one, 1e-6 for qwen3, 1e-5 for the others."""
     init: str = ""
@@ -81,12 +96,8 @@ class ModelConfig(BaseModel):
 
     @property
     def heads(self) -> int:
-        """The number of attention heads: the given one, or one for every 64 of the width, each of an even width."""
-        if self.num_heads:
-            return self.num_heads
-        wanted = max(1, self.d_model // 64)
-        even = (n for n in range(wanted, 0, -1) if self.d_model % n == 0 and self.d_model // n % 2 == 0)
-        return next(even, 1)
+        """The number of attention heads: the given one, or one for every 96 of the width, each of an even width."""
+        return self.num_heads or heads_of(self.d_model, LEAST_HEAD_WIDTH)
 
     @property
     def kv_heads(self) -> int:

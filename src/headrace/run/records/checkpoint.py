@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.data.tokens.special_tokens import SpecialTokensInText
-from headrace.models.config import ModelConfig
+from headrace.models.config import MOST_WIDTH, ModelConfig, heads_of
 from headrace.run.config import Config
 from headrace.run.records.environment import Environment
 from headrace.run.records.record import Record
@@ -16,11 +16,20 @@ from headrace.run.records.start import StartRecord
 from headrace.training.execution import Execution, upgrade_saved
 from headrace.training.schedule import Position
 
+HEAD_WIDTH_BEFORE = 64
+"""Width of a head in a run whose configuration leaves the number of heads open, as none does that is written today."""
+
 
 def upgraded_config(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a saved configuration with the values that were fixed when it was written and can be chosen now."""
-    data = values.get("data", {})
-    return {**values, "data": {"special_tokens_in_text": "special", **data} if isinstance(data, dict) else data}
+    """Return a saved configuration with what it left open when it was written, and what today's defaults changed."""
+    data, model = values.get("data", {}), values.get("model", {})
+    if isinstance(data, dict):
+        values = {**values, "data": {"special_tokens_in_text": "special", **data}}
+    if isinstance(model, dict) and model.get("num_heads") == 0:
+        width = model.get("d_model")
+        if isinstance(width, int) and 0 < width <= MOST_WIDTH:
+            values = {**values, "model": {**model, "num_heads": heads_of(width, HEAD_WIDTH_BEFORE)}}
+    return values
 
 
 def _upgraded(values: Any) -> Any:

@@ -47,6 +47,7 @@ def find_origin(
         return Origin(tokenizer=resume_model(config, saved, resume_from), record=saved.continues_from)
     if not config.model.init:
         chosen = fill_in(config, group, activity)
+        config.model.num_heads = config.model.heads  # a version with another default shall build the same network
         return Origin(notices=(chosen,) if chosen else ())
     activity(f"reading the model {config.model.init}")
     beginning = settle_model(config) if group.is_local_main else None  # downloads it, where it comes from the hub

@@ -33,6 +33,8 @@ CHOSEN = {
 }  # fmt: skip
 """Keys of which 0 leaves the choice open, and the properties that hold what is chosen."""
 NOT_SHAPE = ("init", "new_tokens", "vocab_size", "context")
+CHANGED_DEFAULTS = {"num_heads", "rope_theta"}
+"""Keys whose defaults were others in earlier versions: a run that was begun with those goes on with them."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,9 @@ def resume_model(config: Config, saved: CheckpointState, checkpoint: Path) -> To
     before = saved.config.model
     if not before.init:
         fill_in_as_before(config, saved.config)
+        for name in CHANGED_DEFAULTS - config.model.model_fields_set:
+            if config.model.d_model == before.d_model:  # another width is refused later
+                setattr(config.model, name, getattr(before, name))
         return None
     given = {name: getattr(config.model, name) for name in config.model.model_fields_set}
     is_open = {name for name, value in given.items() if value == 0 and not isinstance(value, bool)}
