@@ -69,7 +69,9 @@ def _point(run: Path) -> Point:
         result["corpus"],
         exposure,
         result["bits_per_byte"],
-        flops_per_token(model, training.sequence_length, training.tokens_per_update, in_update),
+        flops_per_token(
+            model, training.sequence_length, training.tokens_per_update, in_update, training.sampled_tokens
+        ),
         model.num_layers,
         seconds / result["tokens"],
     )

@@ -31,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3-accumulating": {"training.micro_batch_size": 1},
     "gpt2": {"model.arch": "gpt2", "training.dropout": 0.2, "training.short_windows": 16},
     "gpt2-accumulating": {"model.arch": "gpt2", "training.micro_batch_size": 1},
+    "sampled-related": {"data.tokenizer": "bpe:2000", "training.sampled_tokens": 32, "training.related_tokens": 0.5},
     "masked-untied": {"data.packing": "document", "model.tie_embeddings": False, "training.micro_batch_size": 2},
 }
 SHARDINGS = ("ddp", "fsdp")
@@ -46,10 +47,12 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def settings(corpus: Path, out: Path, **changes: Any) -> dict[str, Any]:
-    larger = {
+    larger: dict[str, Any] = {
         "training.batch_size": 12, "training.micro_batch_size": 3, "training.max_steps": 50,
         "training.evaluate_every": 20, "training.save_every": 1000,  # the best is saved where nothing else is
     }  # fmt: skip
+    if "data.tokenizer" in changes:
+        larger["data.cache_dir"] = str(corpus.parent / f"cache-{changes['data.tokenizer'].replace(':', '-')}")
     return tiny_run.settings(corpus, out, **{**larger, **changes})
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, gelu, layer_norm, linear, rms_norm, silu
 
 from headrace.models.attention import document_mask
+from headrace.models.candidates import Candidates
 from headrace.models.network import Network, document_positions
 
 
@@ -20,10 +21,12 @@ def plain_loss(
     documents_BT: Tensor | None,
     reduction: str = "mean",
     drop: Callable[[Tensor, int], Tensor] = lambda x, site: x,
+    candidates: Candidates | None = None,
 ) -> Tensor:
     """Return the mean cross-entropy of a network's parameters, or with reduction "none" that of each target.
 
-    `drop`: what is kept of what goes into the blocks, and of what goes into the head.
+    `drop`: what is kept of what goes into the blocks, and of what goes into the head. `candidates`: the tokens that are
+    compared, where not all are.
     """
     documents = torch.zeros_like(inputs_BT) if documents_BT is None else documents_BT
     positions, mask = document_positions(documents), document_mask(documents)
@@ -35,7 +38,11 @@ def plain_loss(
         x = (_gpt2_block if network.config.arch == "gpt2" else _qwen3_block)(block, x, positions, mask)
     norm: Any = network.norm
     x = drop(_norm(norm, x), 1)
-    return cross_entropy((x @ network.head_weight_VD.T).flatten(0, 1), targets_BT.flatten(), reduction=reduction)
+    logits = x @ network.head_weight_VD.T
+    if candidates is not None:
+        logits = logits[..., candidates.ids] + torch.from_numpy(candidates.offsets)
+        targets_BT = torch.from_numpy(candidates.place(targets_BT.numpy())).long()
+    return cross_entropy(logits.flatten(0, 1), targets_BT.flatten(), reduction=reduction)
 
 
 def _norm(norm: Any, x: Tensor) -> Tensor:
@@ -71,7 +78,7 @@ def _qwen3_block(block: Any, x: Tensor, positions: Tensor, mask: Tensor) -> Tens
 
 def _rotate(x_BHTK: Tensor, positions_BT: Tensor) -> Tensor:
     width = x_BHTK.shape[-1]
-    angles = positions_BT[:, None, :, None] * 10_000.0 ** -(torch.arange(0, width, 2) / width)
+    angles = positions_BT[:, None, :, None] * 1_000_000.0 ** -(torch.arange(0, width, 2) / width)
     first, second = x_BHTK.chunk(2, dim=-1)
     cosine, sine = angles.cos(), angles.sin()
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)

@@ -101,8 +101,11 @@ bool is_sound(unsigned seed) {
     std::vector<float> frequencies(shape.head_width() / 2, 0.5f);
     std::vector<uint32_t> keys(num_sequences);
     for (uint32_t& key : keys) key = uint32_t(random.between(0, 1 << 30));
+    std::vector<float> offsets(shape.vocabulary);
+    for (float& offset : offsets) offset = random.coin() ? 3 * random.number() : -1e30f;
     const Rows rows{inputs.data(), targets.data(), random.coin() ? documents.data() : nullptr,
-                    random.coin() ? mask.data() : nullptr, random.coin() ? keys.data() : nullptr, 0.3, num_sequences};
+                    random.coin() ? mask.data() : nullptr, random.coin() ? keys.data() : nullptr,
+                    random.coin() ? offsets.data() : nullptr, 0.3, num_sequences};
     void* plan = headrace_plan(&shape, shape.kind == QWEN3 ? frequencies.data() : nullptr, random.between(1, 4),
                                random.between(1, 3), random.coin() ? 0 : 1 << 30, random_instructions(random));
     bool is_finite = orthogonal_is_sound(random);

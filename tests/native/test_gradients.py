@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from headrace.models.candidates import Candidates
 from headrace.models.config import ModelConfig
 from headrace.models.dropout import Dropout, row_keys
 from headrace.models.loss import head_loss
@@ -92,13 +93,16 @@ def gradients(network: Network) -> Tensor:
 
 
 def expected_gradients(
-    network: Network, arrays: Any, drop: Callable[[Tensor, int], Tensor] = lambda x, site: x
+    network: Network,
+    arrays: Any,
+    drop: Callable[[Tensor, int], Tensor] = lambda x, site: x,
+    candidates: Candidates | None = None,
 ) -> tuple[float, Tensor]:
     """Return the sum of losses and its gradients in float64."""
     inputs, targets, documents, mask = arrays
     exact = copy.deepcopy(network).double()
     exact.zero_grad()
-    losses = plain_loss(exact, *map(torch.from_numpy, (inputs, targets)), _tensor(documents), "none", drop)
+    losses = plain_loss(exact, *map(torch.from_numpy, (inputs, targets)), _tensor(documents), "none", drop, candidates)
     loss = losses.sum() if mask is None else (losses * torch.from_numpy(mask).flatten()).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach()), gradients(exact)
@@ -174,7 +178,9 @@ def test_the_loss_alone_is_that_of_a_step_and_leaves_gradients_alone(case: Case,
     before = gradients(network).clone()
     fewer = [None if array is None else array[:1] for array in arrays]
     assert 0 < step.loss(*fewer) <= step.loss(*arrays)
-    assert step._planned is not None and step._planned[1] == -(-case.rows // 2), "no smaller for the fewer rows"
+    assert step._planned is not None and step._planned.sequences_at_once == -(-case.rows // 2), (
+        "no smaller for the fewer rows"
+    )
     assert torch.equal(gradients(network), before)
 
 

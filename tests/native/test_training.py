@@ -17,11 +17,11 @@ from headrace.native.library import MASK, available_instructions, instructions, 
 from headrace.run.config import Config
 from headrace.run.pretraining import Pretraining
 from headrace.training.autotune import Search
-from headrace.training.comparing import answer
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.step import accumulate
 from headrace.training.ways.alternatives import why_not_native
+from headrace.training.ways.comparing import answer
 from headrace.training.ways.memory import SPARE_BYTES, pass_bytes
 from tests.run import tiny_run
 from tests.run.tiny_run import losses

@@ -11,9 +11,9 @@ from headrace.distributed.replicas import Replica
 from headrace.errors import UsageError
 from headrace.models.kernels import SMALL_CHUNK_BYTES
 from headrace.training.autotune import choose_execution
-from headrace.training.comparing import fastest
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
+from headrace.training.ways.comparing import fastest
 from headrace.training.ways.memory import SPARE_BYTES, pass_bytes
 from tests.training.tiny import random_batch, small
 

@@ -78,16 +78,17 @@ def test_ways_that_are_compared_are_shown_the_same() -> None:
 
 def test_ranks_drop_what_one_process_drops() -> None:
     config = TrainingConfig(batch_size=8, dropout=0.5, seed=1)
-    alone = Presentation.at(config, 0.0, 3, ALONE, num_rows=8).show(random_batch(), slice(0, 8))
+    alone = Presentation.at(config, 0.0, 3, ALONE, random_batch()).show(random_batch(), slice(0, 8))
     assert alone.keys is not None and len(set(alone.keys.tolist())) == 8
     ranks = [cast(Group, SimpleNamespace(rank=rank, world_size=2)) for rank in (0, 1)]
-    halves = [Presentation.at(config, 0.0, 3, rank, num_rows=4).show(random_batch(), slice(0, 4)) for rank in ranks]
+    half_batch = random_batch().rows(slice(0, 4))
+    halves = [Presentation.at(config, 0.0, 3, rank, half_batch).show(half_batch, slice(0, 4)) for rank in ranks]
     assert np.array_equal(np.concatenate([half.keys for half in halves if half.keys is not None]), alone.keys)
 
 
 def test_windows_are_short_in_the_first_half_only() -> None:
     config = TrainingConfig(max_length=256, short_windows=128)
-    windows = [Presentation.at(config, progress, 0, ALONE, 16).window for progress in (0.0, 0.49, 0.5, 1.0)]
+    windows = [Presentation.at(config, progress, 0, ALONE, random_batch()).window for progress in (0.0, 0.49, 0.5, 1.0)]
     assert windows == [128, 128, 0, 0]
     assert config.mean_window == 192 and TrainingConfig(max_length=256).mean_window == 256
 

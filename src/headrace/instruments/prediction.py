@@ -67,6 +67,7 @@ def predict_run(config: Config) -> Plan:
         training.tokens_per_update,
         update_flops(model, training.optimizer, execution.dtype),
         training.gradient_checkpointing,
+        training.num_logits(model.vocab_size),
     )
     if footprint is not None and not keeps_memory:  # memory given back to the system is missing from the growth
         footprint = replace(footprint, grown_bytes=None)
@@ -97,7 +98,7 @@ def predict_run(config: Config) -> Plan:
         corpus_tokens=corpus.tokens,
         cache_bytes=corpus.tokens * (2 if model.vocab_size <= 1 << 16 else 4),
         checkpoint_bytes=CHECKPOINTS_AT_ONCE
-        * (memory.weights + memory.average + state_bytes(work.counts, training.optimizer)),
+        * (memory.weights + memory.average + state_bytes(work.counts, training.optimizer, training.related_tokens)),
         free_disk_bytes=int(disk_of(Path(config.run.out or "."))["free_bytes"]),
         bound=_bound(machine, work, config, memory, execution, seconds, data_s),
         mixture="" if mixture.weights is None else mixture.describe(),

@@ -24,6 +24,8 @@ from headrace.perf.search_space import (
     batch_size_for,
     expected_bytes_per_token,
     learning_rate_for,
+    related_tokens_for,
+    sampled_tokens_for,
     sequence_length_for,
     shapes,
     short_windows_for,
@@ -164,9 +166,16 @@ class Search:
     def settle_recipe(self, config: Config, prospect: Prospect) -> None:
         """Write the recipe for the whole time into a configuration, as a run without a plan would choose it."""
         _, values = recipe_for(prospect.exposure, is_limited_by_time=True, law=self._law)
+        if self._is_by_muon():
+            tokens = self._law.best_share(prospect.exposure) * prospect.exposure.tokens
+            values = {**values, "training.learning_rate": learning_rate_for(config.model.d_model, tokens)}
         for key, value in values.items():
             if key not in self._given.values:
                 set_value(config, key, value)
+
+    def _is_by_muon(self) -> bool:
+        optimizer: str = self._given.values.get("training.optimizer", "muon")
+        return optimizer == "muon"  # the rates were found with it
 
     def interval(self, prospect: Prospect) -> tuple[float, float]:
         """Return the range in which the loss of a prospect should lie, by what the short runs measured."""
@@ -200,6 +209,7 @@ class Search:
             pace,
             law,
             given_batch,
+            training.sampled_tokens,
         )
 
     def _bytes_per_token(self, config: Config) -> float:
@@ -243,8 +253,8 @@ class Search:
         """Return a configuration of the given values over the proposed ones; None where they do not go together."""
         layers = Layers()
         layers.add({"training.max_length": sequence_length_for(self._minutes)}, "plan")
-        if self._given.values.get("training.optimizer", "muon") == "muon":
-            layers.add({"training.learning_rate": learning_rate_for(values["model.d_model"])}, "plan")
+        if self._is_by_muon():
+            layers.add({"training.learning_rate": learning_rate_for(values["model.d_model"], SCOUT_TOKENS)}, "plan")
         layers.add(values, "plan")
         layers.add(self._given.values, "given")
         only_minutes = {"training.max_minutes": self._minutes, "training.max_steps": 0, "training.num_epochs": 0}
@@ -254,9 +264,14 @@ class Search:
         except UsageError as problem:
             self._misfit = problem
             return None
-        if "training.short_windows" not in self._given.values:
-            config.training.short_windows = short_windows_for(config.training.sequence_length)
-        model = config.model
+        model, training = config.model, config.training
+        for key, value in (
+            ("training.short_windows", short_windows_for(training.sequence_length)),
+            ("training.sampled_tokens", sampled_tokens_for(model.vocab_size)),
+            ("training.related_tokens", related_tokens_for(config.data.tokenizer)),
+        ):
+            if key not in self._given.values:
+                set_value(config, key, value)
         model.num_heads, model.d_ff = model.heads, model.feed_forward
         model.context = model.context or config.training.sequence_length
         return config
@@ -290,7 +305,7 @@ def _pace_of(run: ShortRun) -> tuple[float, int, float]:
     model, training = run.config.model, run.config.training
     batch_tokens = training.tokens_per_update
     in_update = update_flops(model, training.optimizer, Execution.from_config(training).dtype)
-    flops = flops_per_token(model, training.sequence_length, batch_tokens, in_update)
+    flops = flops_per_token(model, training.sequence_length, batch_tokens, in_update, training.sampled_tokens)
     return flops, model.num_layers, run.seconds_per_token
 
 

@@ -17,6 +17,7 @@ from headrace.instruments.dry_steps import WithoutProducts
 from headrace.machine.allocator import release_freed_memory
 from headrace.machine.device import best_device
 from headrace.machine.facts import memory_bytes
+from headrace.models.candidates import Candidates
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.models.linear import has_onednn
@@ -27,6 +28,7 @@ from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers import assignment
 from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.presentation import AS_IT_IS, Presentation
 from headrace.training.step import TrainStep, accumulate
 from headrace.training.ways.activations import activation_bytes_per_token, native_bytes_per_token
 from headrace.training.ways.alternatives import candidate_sizes, default_micro_batch
@@ -101,18 +103,25 @@ class _Stage:
         self._training = training
         self._execution = execution
         execution.set_threads()
+        self._num_logits = training.num_logits(model.vocab_size)
+        self._presentation = comparing_first(self._num_logits, model.vocab_size)
+
+    def _batch(self, rows: int) -> Batch:
+        """Return random tokens that a loss over so many tokens as in training can be computed of."""
+        return random_batch(self._model, rows, self._training.sequence_length, num_tokens=self._num_logits)
 
     def take_dry_step(self, rows: int) -> None:
         """Take a whole update, without its matrix products where possible."""
-        batch = random_batch(self._model, rows, self._training.sequence_length)
+        batch = self._batch(rows)
         with self._dry() as execution:
-            TrainStep(self._replica, self._optimizer, execution, 1.0)(batch, 1.0)
+            TrainStep(self._replica, self._optimizer, execution, 1.0)(batch, 1.0, self._presentation)
 
     def take_dry_passes(self, rows: int) -> None:
         """Compute forward and backward of all rows at once, without matrix products where possible."""
-        batch = random_batch(self._model, rows, self._training.sequence_length)
+        batch = self._batch(rows)
         with self._dry() as execution:
-            accumulate(self._replica, batch, replace(execution, micro_batch_size=rows))
+            execution = replace(execution, micro_batch_size=rows)
+            accumulate(self._replica, batch, execution, presentation=self._presentation)
         self.network.zero_grad(set_to_none=True)
 
     @property
@@ -136,7 +145,8 @@ class _Stage:
         model, sequence_length = self._model, self._training.sequence_length
 
         def sequence_flops(depth: int) -> float:
-            return sequence_length * count(_with_layers(model, depth), sequence_length).training_flops_per_token
+            counts = count(_with_layers(model, depth), sequence_length, self._num_logits)
+            return sequence_length * counts.training_flops_per_token
 
         def update_flops(depth: int) -> float:
             few = _with_layers(model, depth)
@@ -146,7 +156,7 @@ class _Stage:
         passes: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, sequence_flops)}
         updates: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, update_flops)}
         size = max(1, min(self._execution.micro_batch_size, int(QUICK_FLOPS / sequence_flops(max(passes)))))
-        batch = random_batch(model, size, sequence_length)
+        batch = self._batch(size)
         began = time.perf_counter()
         for number in range(MOST_ROUNDS):
             has_time = number == 0 or time.perf_counter() - began < ROUNDS_SECONDS
@@ -162,7 +172,7 @@ class _Stage:
         self.network.zero_grad(set_to_none=True)
         self.network.blocks = self._blocks[:depth]
         began = time.perf_counter()
-        accumulate(self._replica, batch, self._execution)
+        accumulate(self._replica, batch, self._execution, presentation=self._presentation)
         seconds = time.perf_counter() - began
         self.network.blocks = self._blocks
         return seconds
@@ -214,7 +224,8 @@ def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
     # Native threads compute whole sequences: with fewer of them, some would be idle.
     rows = min(size, max(torch.get_num_threads(), CHOOSING_TOKENS // training.sequence_length))
     few = training.model_copy(update={"micro_batch_size": rows, "batch_size": rows, "compile": False})
-    small = model.model_copy(update={"num_layers": 1, "vocab_size": max(2, model.vocab_size // model.num_layers)})
+    vocab_size = max(2, training.num_logits(model.vocab_size) // model.num_layers)
+    small = model.model_copy(update={"num_layers": 1, "vocab_size": vocab_size})
     batch = random_batch(small, rows, training.sequence_length)
     chosen = choose_execution(build(small).to(best_device()), batch, few, seconds=CHOOSING_SECONDS)
     if chosen.engine == "native":
@@ -222,7 +233,17 @@ def quick_execution(model: ModelConfig, training: TrainingConfig) -> Execution:
     return replace(chosen, micro_batch_size=size, gradient_checkpointing=training.gradient_checkpointing)
 
 
-def random_batch(model: ModelConfig, rows: int, sequence_length: int, seed: int = 0) -> Batch:
-    """Return a batch of random tokens."""
-    tokens = np.random.default_rng(seed).integers(0, model.vocab_size, (rows, sequence_length + 1))
+def random_batch(
+    model: ModelConfig, rows: int, sequence_length: int, seed: int = 0, num_tokens: int | None = None
+) -> Batch:
+    """Return a batch of random tokens, all of them among the first `num_tokens` of the vocabulary."""
+    tokens = np.random.default_rng(seed).integers(0, num_tokens or model.vocab_size, (rows, sequence_length + 1))
     return Batch(0, tokens[:, :-1], tokens[:, 1:])
+
+
+def comparing_first(num_tokens: int, vocab_size: int) -> Presentation:
+    """Return how batches are shown whose loss compares the first `num_tokens` of a vocabulary."""
+    if num_tokens == vocab_size:
+        return AS_IT_IS
+    offsets, places = np.zeros(num_tokens, dtype=np.float32), np.arange(vocab_size, dtype=np.int32)
+    return Presentation(candidates=Candidates(np.arange(num_tokens), offsets, places))

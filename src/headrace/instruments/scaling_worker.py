@@ -15,7 +15,7 @@ from headrace.distributed.cores import core_group, stay_on
 from headrace.distributed.group import Group, join
 from headrace.distributed.launch import end_orphan
 from headrace.distributed.replicas import make_replica
-from headrace.instruments.rehearsal import random_batch
+from headrace.instruments.rehearsal import comparing_first, random_batch
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.children import answer_questions
 from headrace.machine.contention import ProcessorTime
@@ -53,14 +53,16 @@ def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
     last_gradient_bytes = network.embedding.weight.nbytes
     replica = make_replica(network, group, job["sharding"])
     step = TrainStep(replica, Optimizer(network, training), execution, training.gradient_clip)
-    batch = random_batch(model, training.batch_size, training.sequence_length, seed=group.rank)
-    step(batch, 0.01)
+    num_logits = training.num_logits(model.vocab_size)
+    presentation = comparing_first(num_logits, model.vocab_size)
+    batch = random_batch(model, training.batch_size, training.sequence_length, group.rank, num_logits)
+    step(batch, 0.01, presentation)
     steps_s: list[float] = []
     stages: list[dict[str, float]] = []
     began_s, cpu_began_s, processor_began = time.perf_counter(), cpu_seconds(), ProcessorTime.now()
     for _ in range(job["num_steps"]):
         step_began_s = time.perf_counter()
-        stages.append(step(batch, 0.01).seconds.by_stage())
+        stages.append(step(batch, 0.01, presentation).seconds.by_stage())
         steps_s.append(time.perf_counter() - step_began_s)
     wall_s = time.perf_counter() - began_s
     return {

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from headrace.data.batch import Batch
+from headrace.distributed.group import ALONE
 from headrace.distributed.replicas import Replica
 from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.children import Child, answer_questions
@@ -28,7 +29,9 @@ from headrace.run.start.settle import settle_model
 from headrace.training.autotune import choose_execution
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.presentation import Presentation
 from headrace.training.step import TrainStep
+from headrace.training.vocabulary import open_sampler
 
 LEAST_TOKENS = 1024  # computed at a time; enough for products to run at full rate
 LEAST_SECONDS = 0.3  # short steps are repeated until a measurement takes this long
@@ -93,6 +96,10 @@ class _Bench:
         else:
             self.execution = Execution.from_config(training)
         self._step = TrainStep(Replica(network), optimizer, self.execution, training.gradient_clip)
+        self._num_steps = 0
+        num_known, wanted = self._loader.cache.tokenizer.vocab_size, config.model.vocab_size
+        # Ids are folded where a smaller vocabulary is tried, and how frequent they are then is not known.
+        self._sampler = open_sampler(training, wanted, self._loader) if num_known <= wanted else None
         size = self.execution.micro_batch_size
         per_pass = max(1, LEAST_TOKENS // (size * training.sequence_length))
         self._num_rows = min(training.batch_size, per_pass * size)
@@ -105,7 +112,10 @@ class _Bench:
             asked = time.perf_counter()
             batch = self._next()
             waited = time.perf_counter() - asked
-            seconds = self._step(batch.rows(slice(0, self._num_rows)), PEAK_FACTOR).seconds
+            rows = batch.rows(slice(0, self._num_rows))
+            presentation = Presentation.at(training, 1.0, self._num_steps, ALONE, batch, self._sampler)
+            seconds = self._step(rows, PEAK_FACTOR, presentation).seconds
+            self._num_steps += 1
             passes = (seconds.forward + seconds.backward) * training.batch_size / self._num_rows
             spent += waited + passes + seconds.optimizer
             num_steps += 1

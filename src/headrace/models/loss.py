@@ -21,8 +21,11 @@ def head_loss(
     mask_N: Tensor | None,
     scale: float,
     kernels: Kernels = PLAIN,
+    offsets_V: Tensor | None = None,
 ) -> Tensor:
     """Return scale x the sum of the cross-entropies of `hidden @ weight.T` at the targets that the mask counts.
+
+    `offsets_V`: numbers that are added to the logits, one for each token.
 
     The gradient of a chunk's logits is known as soon as the logits are, so it is used at once, for the hidden states
     and for the weight, and the chunk is freed before the next one is computed. If the weight has a gradient already,
@@ -31,7 +34,7 @@ def head_loss(
     if not torch.is_grad_enabled():  # a Function does not notice: its inputs still require gradients
         hidden_ND, weight_VD = hidden_ND.detach(), weight_VD.detach()
     return _HeadLoss.apply(  # type: ignore[no-any-return,no-untyped-call]
-        hidden_ND, weight_VD, targets_N, mask_N, scale, kernels
+        hidden_ND, weight_VD, targets_N, mask_N, scale, kernels, offsets_V
     )
 
 
@@ -52,6 +55,7 @@ class _HeadLoss(torch.autograd.Function):
         mask_N: Tensor | None,
         scale: float,
         kernels: Kernels,
+        offsets_V: Tensor | None,
     ) -> Tensor:
         # Autocast would leave products that are computed in place, and casts of each chunk's weight, as they are.
         dtype = product_dtype(hidden_ND)
@@ -66,6 +70,8 @@ class _HeadLoss(torch.autograd.Function):
             at_targets = (torch.arange(len(hidden), device=hidden.device), targets_N[rows])
             row_scale = scale if mask_N is None else mask_N[rows, None] * scale
             logits = product(hidden, weight)
+            if offsets_V is not None:
+                logits += offsets_V
             gradient = torch.softmax(logits, 1, out=logits)  # in place: chunks are what takes most memory here
             chosen = gradient[at_targets]
             # Taking the logarithm here saves log_softmax's second exponential per logit; a loss above 87 nats
@@ -90,4 +96,4 @@ class _HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
         grad_ND, grad_VD = ctx.saved_tensors
         assert upstream[0] == 1, "scale the loss by `scale`: its gradients are computed already"
-        return grad_ND, grad_VD, None, None, None, None
+        return grad_ND, grad_VD, None, None, None, None, None

@@ -44,6 +44,11 @@ class Network(nn.Module, ABC):
         """The weights of the head, whether tied to the embedding or not."""
         return self.embedding.weight if self.head is None else self.head
 
+    @property
+    def token_tables(self) -> list[Tensor]:
+        """The parameters with a row for each token of the vocabulary."""
+        return [self.embedding.weight] if self.head is None else [self.embedding.weight, self.head]
+
     def forward(
         self,
         tokens_BT: Tensor,

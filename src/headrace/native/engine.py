@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headrace.models.architecture import find_architecture
+from headrace.models.candidates import Candidates
 from headrace.models.config import ModelConfig
 from headrace.models.network import Network
 from headrace.native.library import Rows, Shape, find_library, wanted_instructions, why_missing
@@ -48,6 +50,19 @@ def sequences_at_once(num_sequences: int, sequence_length: int, num_threads: int
     return min(-(-num_sequences // num_threads), max(1, ROWS_AT_ONCE // sequence_length))
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """The calls that memory is planned for."""
+
+    length: int
+    sequences_at_once: int
+    vocabulary: int
+
+    def does_for(self, other: _Planned) -> bool:
+        """Return whether the memory is enough for other calls, such as ones with fewer sequences."""
+        return self == replace(other, sequences_at_once=max(self.sequences_at_once, other.sequences_at_once))
+
+
 class NativeStep:
     """The computation of steps of one network, with all memory that they need for one shape of batches."""
 
@@ -57,7 +72,7 @@ class NativeStep:
         self._library, self._network = library, network
         self._precision, self._num_threads = precision, num_threads
         self._tensors = _tensors_in_order(network)
-        self._planned: tuple[int, int] | None = None
+        self._planned: _Planned | None = None
         self.forward_s = 0.0
         """Seconds that the forward passes of the last call took, in the first thread."""
         self._plan: Any = None
@@ -72,24 +87,44 @@ class NativeStep:
         scale: float,
         dropout: float = 0.0,
         keys_B: npt.NDArray[np.uint32] | None = None,
+        candidates: Candidates | None = None,
     ) -> float:
         """Add the gradients of scale x the sum of losses to those of the parameters; return that loss.
 
-        `dropout`: the share of numbers that is dropped by the keys of the sequences (models/dropout.py).
+        `dropout`: the share of numbers that is dropped by the keys of the sequences (models/dropout.py). `candidates`:
+        the tokens that the loss compares; the library then computes a network that has no others.
         """
         num_sequences, length = inputs_BT.shape
-        self._prepare(length, sequences_at_once(num_sequences, length, self._num_threads))
-        arrays = _arrays(inputs_BT, targets_BT, documents_BT, mask_BT, keys_B)
-        rows = Rows(*_addresses(arrays), dropout, num_sequences)
+        vocabulary = self._network.config.vocab_size if candidates is None else len(candidates)
+        self._prepare(_Planned(length, sequences_at_once(num_sequences, length, self._num_threads), vocabulary))
         is_fresh = self._provide_gradients()
-        weights = _pointers(self._tensors)
-        gradients = _pointers([None if tensor is None else tensor.grad for tensor in self._tensors])
+        tables: dict[Tensor, Tensor] = {}
+        offsets = None
+        if candidates is not None:
+            inputs_BT, targets_BT = candidates.place(inputs_BT), candidates.place(targets_BT)
+            tables, offsets = self._select_tables(candidates), candidates.offsets
+        arrays = _arrays(inputs_BT, targets_BT, documents_BT, mask_BT, keys_B, offsets)
+        rows = Rows(*_addresses(arrays), dropout, num_sequences)
+        tensors = [None if tensor is None else tables.get(tensor, tensor) for tensor in self._tensors]
+        gradients = [None if tensor is None else tensor.grad for tensor in tensors]
         forward_s = ctypes.c_double()
         loss: float = self._library.headrace_step(
-            self._plan, weights, gradients, rows, scale, is_fresh, ctypes.byref(forward_s)
+            self._plan, _pointers(tensors), _pointers(gradients), rows, scale, is_fresh, ctypes.byref(forward_s)
         )
         self.forward_s = forward_s.value
+        for table, selected in tables.items():
+            assert candidates is not None and table.grad is not None and selected.grad is not None
+            if is_fresh:
+                table.grad.zero_()
+            candidates.add_rows(table.grad, selected.grad)
         return loss
+
+    def _select_tables(self, candidates: Candidates) -> dict[Tensor, Tensor]:
+        """Return the candidates' rows of the parameters that have one for each token, with gradients of zero."""
+        selected = {table: candidates.select(table.detach()) for table in self._network.token_tables}
+        for rows in selected.values():
+            rows.grad = torch.zeros_like(rows)
+        return selected
 
     def loss(
         self,
@@ -100,10 +135,12 @@ class NativeStep:
     ) -> float:
         """Return the sum of the losses of some sequences; gradients stay as they are."""
         num_sequences, length = inputs_BT.shape
-        at_once = sequences_at_once(num_sequences, length, self._num_threads)
-        if self._planned is None or self._planned[0] != length or self._planned[1] < at_once:
-            self._prepare(length, at_once)  # a plan for more sequences does for fewer
-        arrays = _arrays(inputs_BT, targets_BT, documents_BT, mask_BT, None)
+        wanted = _Planned(
+            length, sequences_at_once(num_sequences, length, self._num_threads), self._network.config.vocab_size
+        )
+        if self._planned is None or not self._planned.does_for(wanted):
+            self._prepare(wanted)
+        arrays = _arrays(inputs_BT, targets_BT, documents_BT, mask_BT, None, None)
         rows = Rows(*_addresses(arrays), 0.0, num_sequences)
         total: float = self._library.headrace_loss(self._plan, _pointers(self._tensors), rows, 1.0)
         return total
@@ -112,32 +149,35 @@ class NativeStep:
         """Return how many sequences of this length all threads together compute at a time."""
         return self._num_threads * max(1, ROWS_AT_ONCE // length)
 
-    def bytes_to_plan(self, num_sequences: int, length: int) -> int:
+    def bytes_to_plan(self, num_sequences: int, length: int, candidates: Candidates | None = None) -> int:
         """Return the bytes that a call with this many sequences will allocate first; 0 if the memory is there."""
-        if self._planned == (length, sequences_at_once(num_sequences, length, self._num_threads)):
+        config = self._network.config
+        vocabulary = config.vocab_size if candidates is None else len(candidates)
+        if self._planned == _Planned(length, sequences_at_once(num_sequences, length, self._num_threads), vocabulary):
             return 0
-        return planned_bytes(self._network.config, num_sequences, length, self._precision, self._num_threads)
+        return planned_bytes(config, num_sequences, length, self._precision, self._num_threads)
 
     def release(self) -> None:
         """Give the memory back; the next call plans it again."""
         self._planned = None
         self._free()
 
-    def _prepare(self, length: int, at_once: int) -> None:
+    def _prepare(self, wanted: _Planned) -> None:
         """Make the plan for this shape, unless the newest one is for it."""
-        if self._planned == (length, at_once):
+        if self._planned == wanted:
             return
         self.release()
-        shape = make_shape(self._network.config, length, self._precision)
+        shape = make_shape(self._network.config, wanted.length, self._precision)
+        shape.vocabulary = wanted.vocabulary
         shape.num_layers = len(self._network.blocks)  # a rehearsal leaves some out
         frequencies = getattr(self._network, "frequencies", None)  # of rotary positions
         address = None if frequencies is None else frequencies.data_ptr()
         self._plan = self._library.headrace_plan(
-            shape, address, self._num_threads, at_once, MOST_OWN_BYTES, wanted_instructions()
+            shape, address, self._num_threads, wanted.sequences_at_once, MOST_OWN_BYTES, wanted_instructions()
         )
         if not self._plan:
             raise MemoryError("not enough memory for native steps: choose training.engine=torch")
-        self._planned = (length, at_once)
+        self._planned = wanted
         self._free = weakref.finalize(self, self._library.headrace_free, self._plan)
 
     def _provide_gradients(self) -> bool:
@@ -152,7 +192,7 @@ class NativeStep:
 
 def _arrays(*given: npt.NDArray[Any] | None) -> list[npt.NDArray[Any] | None]:
     """Return the arrays of a batch in the number formats of the library."""
-    dtypes = (np.int32, np.int32, np.int32, np.uint8, np.uint32)
+    dtypes = (np.int32, np.int32, np.int32, np.uint8, np.uint32, np.float32)
     return [
         None if array is None else np.ascontiguousarray(array, dtype)
         for array, dtype in zip(given, dtypes, strict=True)

@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-ABI = 4
+ABI = 5
 """Number of the interface between this file and src/entry.cpp; a library of another number is not used."""
 MASK = "HEADRACE_NATIVE_ISA"
 """Environment variable that names an instruction set to use in place of the best one (avx512, avx2, baseline)."""
@@ -27,7 +27,7 @@ class Rows(ctypes.Structure):
     """Sequences of a batch: pointers to arrays of 32 bits, but of 8 for the mask. All but the first two may be None."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("inputs", "targets", "documents", "mask", "keys")),
+        *((name, ctypes.c_void_p) for name in ("inputs", "targets", "documents", "mask", "keys", "offsets")),
         ("dropout", ctypes.c_double),
         ("num_sequences", ctypes.c_long),
     ]

@@ -41,15 +41,18 @@ def count_work(
     num_tokens: int,
     update_flops: Mapping[str, float],
     gradient_checkpointing: bool = False,
+    num_logits: int | None = None,
 ) -> Work:
     """Count an update on `num_tokens` tokens; `update_flops` are the optimizer's, by part.
+
+    `num_logits`: tokens of the vocabulary that each target is compared with; None: all.
 
     >>> config = ModelConfig(arch="gpt2", d_model=64, num_layers=2, vocab_size=100, context=32)
     >>> work = count_work(config, 32, 1024, update_flops={})
     >>> work.phase_flops("backward") == 2 * work.phase_flops("forward")
     True
     """
-    counts = count(config, sequence_length)
+    counts = count(config, sequence_length, num_logits)
     flops: dict[str, dict[str, float]] = {}
     for part in PARTS:
         forward = counts.forward_flops_per_token.get(part, 0.0) * num_tokens

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.models.config import ModelConfig
-from headrace.models.counts import count
+from headrace.models.counts import count, num_candidates
 from headrace.perf.flops import count_work
 from headrace.perf.loss_law import Exposure, Law
-from headrace.perf.search_space import MOST_BATCH_TOKENS, batch_size_for, is_too_large, is_vocabulary_too_large
+from headrace.perf.search_space import batch_size_for, is_too_large, is_vocabulary_too_large
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,11 @@ class Pace:
 
 USEFUL_EPOCHS = 13.0
 """About as often a run goes through its text before it ends by itself (perf/loss_law.py)."""
-USUAL_SHARE_OF_PEAK = 0.62
+USUAL_SHARE_OF_PEAK = 0.74
 """Share of the measured peak at which the arithmetic of training runs (docs/LOG.md)."""
-USUAL_LAYER_S = 1e-6
+ROUGH_BATCH_TOKENS = 4096
+"""Batch of the first estimate of the tokens of a run, by which its batch is chosen."""
+USUAL_LAYER_S = 2.2e-6
 """Seconds per token and layer besides."""
 
 
@@ -71,10 +73,19 @@ def fit_pace(measured: Sequence[tuple[float, int, float]]) -> Pace:
 
 
 def flops_per_token(
-    model: ModelConfig, sequence_length: int, batch_tokens: int, update_flops: Mapping[str, float]
+    model: ModelConfig,
+    sequence_length: int,
+    batch_tokens: int,
+    update_flops: Mapping[str, float],
+    num_drawn: int = 0,
 ) -> float:
-    """Return the training FLOPs per token, optimizer included; its share shrinks as the batch grows."""
-    return sum(count_work(model, sequence_length, batch_tokens, update_flops).timed_flops.values()) / batch_tokens
+    """Return the training FLOPs per token, optimizer included; its share shrinks as the batch grows.
+
+    `num_drawn`: tokens of the vocabulary that updates compare beside those of their batch; 0: all.
+    """
+    num_logits = num_candidates(model.vocab_size, batch_tokens, num_drawn)
+    work = count_work(model, sequence_length, batch_tokens, update_flops, num_logits=num_logits)
+    return sum(work.timed_flops.values()) / batch_tokens
 
 
 def foresee(
@@ -87,13 +98,19 @@ def foresee(
     pace: Pace,
     law: Law,
     batch_size: int = 0,
+    num_drawn: int = 0,
 ) -> Prospect:
-    """Estimate the result of training a network for this many seconds; a `batch_size` of 0 is chosen to suit."""
-    rough = seconds / (pace.per_flop * flops_per_token(model, sequence_length, MOST_BATCH_TOKENS, update_flops))
+    """Estimate the result of training a network for this many seconds; a `batch_size` of 0 is chosen to suit.
+
+    `num_drawn`: tokens of the vocabulary that updates compare beside those of their batch; 0: all.
+    """
+    layers_s = pace.per_layer * model.num_layers
+    least_flops = flops_per_token(model, sequence_length, ROUGH_BATCH_TOKENS, update_flops, num_drawn)
+    rough = seconds / (pace.per_flop * least_flops + layers_s)
     useful = min(rough, USEFUL_EPOCHS * unique_tokens)
     batch_size = batch_size or batch_size_for(useful, sequence_length)
-    flops = flops_per_token(model, sequence_length, batch_size * sequence_length, update_flops)
-    tokens_per_second = 1 / (pace.per_flop * flops + pace.per_layer * model.num_layers)
+    flops = flops_per_token(model, sequence_length, batch_size * sequence_length, update_flops, num_drawn)
+    tokens_per_second = 1 / (pace.per_flop * flops + layers_s)
     counts = count(model, sequence_length)
     tokens = max(1.0, seconds * tokens_per_second)
     exposure = Exposure(

@@ -13,7 +13,7 @@ LEAST_LAYERS = 4
 MOST_BLOCKS_PER_TOKEN = 12.0  # weights in the blocks, for each token of the corpus
 # Batches grow with the square root of the tokens trained on: larger batches give less noisy gradients.
 BATCH_TOKENS, BATCH_TOKENS_AT = 2048, 3e6
-LEARNING_RATE, LEARNING_RATE_WIDTH = 0.006, 256  # up to this width; wider networks learn at less
+LEARNING_RATE, LEARNING_RATE_WIDTH, LEARNING_RATE_TOKENS = 0.006, 256, 6e6  # wider networks, longer runs: less
 SHORT_WINDOWS = 128  # shorter ones teach too little of what comes further back
 LEAST_BATCH_TOKENS, MOST_BATCH_TOKENS = 1024, 65_536
 
@@ -56,13 +56,35 @@ def is_vocabulary_too_large(vocab_size: int, tokens: float) -> bool:
     return tokens < LEAST_SEEN * vocab_size
 
 
-def learning_rate_for(width: int) -> float:
-    """Return the learning rate for a network of this width, at the batches of `batch_size_for`.
+def learning_rate_for(width: int, tokens: float) -> float:
+    """Return the learning rate for a network and a run over this many tokens, at the batches of `batch_size_for`.
 
-    >>> learning_rate_for(128), learning_rate_for(512)
-    (0.006, 0.003)
+    In a long run, a high rate stands still for as long as it is not lowered.
+
+    >>> learning_rate_for(128, 3e6), learning_rate_for(512, 3e6), learning_rate_for(128, 2e7)
+    (0.006, 0.003, 0.004)
     """
-    return round(LEARNING_RATE * min(1.0, LEARNING_RATE_WIDTH / width), 4)
+    by_width = min(1.0, LEARNING_RATE_WIDTH / width)
+    by_tokens = min(1.0, math.cbrt(LEARNING_RATE_TOKENS / max(tokens, 1.0)))
+    return round(LEARNING_RATE * by_width * by_tokens, 4)
+
+
+def sampled_tokens_for(vocab_size: int) -> int:
+    """Return how many tokens of a vocabulary updates compare beside those of their batch.
+
+    >>> sampled_tokens_for(4096), sampled_tokens_for(16_000)
+    (512, 1024)
+    """
+    return 512 if vocab_size <= 8192 else 1024
+
+
+def related_tokens_for(tokenizer: str) -> float:
+    """Return how much tokens learn from related ones: characters and bytes have no parts.
+
+    >>> related_tokens_for("bpe:4096"), related_tokens_for("char")
+    (0.5, 0.0)
+    """
+    return 0.0 if tokenizer in ("byte", "char") else 0.5
 
 
 def sequence_length_for(minutes: float) -> int:

@@ -62,7 +62,12 @@ def _points(run: RunRecord) -> list[Point]:
     if not bandwidth or not peak or per_token is None:
         return []
     kept = per_token * run.training.tokens_per_update
-    traffic = least_traffic(run.work, run.num_micro_batches, kept, state_bytes(run.work.counts, run.training.optimizer))
+    traffic = least_traffic(
+        run.work,
+        run.num_micro_batches,
+        kept,
+        state_bytes(run.work.counts, run.training.optimizer, run.training.related_tokens),
+    )
     seconds = {stage: value / len(run.metrics) for stage, value in run.seconds.items()}
     return roofline_points(run.work.timed_flops, traffic, seconds, peak, bandwidth)
 

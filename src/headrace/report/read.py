@@ -134,6 +134,7 @@ class RunRecord:
             self.training.tokens_per_update,
             update_flops(self.config.model, training.optimizer, Execution.from_config(training).dtype),
             training.gradient_checkpointing,
+            training.num_logits(self.config.model.vocab_size),
         )
 
     @property

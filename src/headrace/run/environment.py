@@ -47,7 +47,7 @@ def describe_environment(
     parts = memory_parts(
         config.model,
         counts,
-        state_bytes(counts, training.optimizer),
+        state_bytes(counts, training.optimizer, training.related_tokens),
         micro_batch_tokens=execution.micro_batch_size * training.sequence_length,
         activation_bytes_per_token=activation_bytes_per_token,
         head_chunk_bytes=execution.head_chunk_bytes,

@@ -48,7 +48,7 @@ def count_memory(
     return memory_parts(
         model,
         counts,
-        state_bytes(counts, training.optimizer),
+        state_bytes(counts, training.optimizer, training.related_tokens),
         execution.micro_batch_size * training.sequence_length,
         per_token,
         execution.head_chunk_bytes,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headrace.activity import Activity, ignore
 from headrace.data.explain.description import describe
+from headrace.data.tokens.relations import shared_parts
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.group import join
 from headrace.distributed.replicas import make_replica
@@ -50,6 +51,7 @@ from headrace.training.pauses import FEWEST_TOKENS, MOST_TOKENS, Due
 from headrace.training.restore import load_optimizer, load_training_weights
 from headrace.training.schedule import Limits, Position
 from headrace.training.step import TrainStep
+from headrace.training.vocabulary import open_sampler
 
 
 class Pretraining:
@@ -132,7 +134,8 @@ class Pretraining:
         limits = Limits.from_config(config.training, self._steps_per_epoch())  # text that comes round too often ends it
         self.max_steps = limits.steps
         position = saved.position if saved is not None else Position()
-        self.counts = count(config.model, config.training.mean_window)
+        training = config.training
+        self.counts = count(config.model, training.mean_window, training.num_logits(config.model.vocab_size))
         self.run = Run(
             folder=self.folder.path, parameters=self.counts.num_parameters, continues_from=self._origin.record
         )
@@ -182,7 +185,8 @@ class Pretraining:
         else:
             self.activity("tokenising the first batch")
             self.computing.first_batch()
-        self.optimizer = Optimizer(self.network, config.training)
+        self._shared_parts = shared_parts(self.tokenizer.json) if config.training.related_tokens else None
+        self.optimizer = Optimizer(self.network, config.training, self._shared_parts)
         self.computing.begin(saved, self._bytes_to_come)
         self.notices += [self.computing.notice] if self.computing.notice else []
         self._is_described, self._evaluator = False, None
@@ -211,7 +215,7 @@ class Pretraining:
         self._replica = make_replica(self.network, group, config.run.sharding)
         self._replica.memory_limit = self.computing.memory_limit
         self.computing.make_room = self._replica.make_room
-        self.optimizer = Optimizer(self.network, training)  # sharding replaces the parameters
+        self.optimizer = Optimizer(self.network, training, self._shared_parts)  # sharding replaces the parameters
         if resume_from is not None:
             load_optimizer(resume_from, self.optimizer)
         average = self._open_average(position.step)
@@ -253,6 +257,7 @@ class Pretraining:
             self._should_stop,
             group,
             checkpoint_bytes(self.network, average is not None),
+            sampler=open_sampler(training, config.model.vocab_size, self.loader),
         )
 
     def _begin_anew(self) -> None:

@@ -15,7 +15,6 @@ from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.machine.facts import memory_bytes
 from headrace.models.config import ModelConfig
 from headrace.models.network import Network
-from headrace.training.comparing import CHOOSING_SECONDS, NUM_ROUNDS, Measurements, answer, compare
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.step import accumulate
@@ -31,6 +30,7 @@ from headrace.training.ways.alternatives import (
     smaller_natives,
     why_not_native,
 )
+from headrace.training.ways.comparing import CHOOSING_SECONDS, NUM_ROUNDS, Measurements, answer, compare
 from headrace.training.ways.memory import SPARE_BYTES, Demand, short_pass_bytes
 
 

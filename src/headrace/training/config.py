@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from headrace.models.counts import num_candidates
 from headrace.sizes import Size
 
 MAX_STEPS = 10**15
@@ -49,6 +50,14 @@ class TrainingConfig(BaseModel):
     """Share of the numbers that each step leaves out at random, of what goes into the blocks and into the head: against
     learning a text by heart. Where it is not given, it follows from how often the text comes round, as weight decay
     does."""
+    sampled_tokens: int = Field(default=0, ge=0, le=1 << 24)
+    """Tokens of the vocabulary, drawn by how frequent they are, that each update compares its targets with beside the
+    tokens of its own batch: much less work where the vocabulary is large. 0: all tokens are compared, as evaluations
+    always do. Where the network is chosen for a time limit, so is this."""
+    related_tokens: float = Field(default=0, ge=0, le=4)
+    """How much tokens learn from others that they share a part with (a piece that both are made of, or a word but for
+    case and spaces), such as 0.5: rare tokens are learned sooner. 0: each learns from its own use alone. Where the
+    network is chosen for a time limit, so is this."""
     optimizer: Literal["muon", "adamw"] = "muon"
     """muon: orthogonalised momentum for matrices, AdamW for the rest. adamw: AdamW for all."""
     weight_decay: float = Field(default=0.1, ge=0)
@@ -129,6 +138,10 @@ class TrainingConfig(BaseModel):
     def mean_window(self) -> float:
         """Tokens of a window, averaged over the steps of a run: what attention costs is in proportion to it."""
         return self.sequence_length * (SHORT_SHARE / self.pieces + 1 - SHORT_SHARE)
+
+    def num_logits(self, vocab_size: int) -> int:
+        """Return how many tokens of the vocabulary an update usually compares each target with."""
+        return num_candidates(vocab_size, self.tokens_per_update, self.sampled_tokens)
 
     @model_validator(mode="after")
     def _check_update(self) -> TrainingConfig:

@@ -16,6 +16,7 @@ from headrace.training.pauses import Due, EvaluationCosts, Pauses
 from headrace.training.presentation import Presentation, TokenBatch
 from headrace.training.schedule import Limits, Position, learning_rate_factor
 from headrace.training.step import StepResult, TrainStep
+from headrace.training.vocabulary import VocabularySampler
 
 
 class StopWaiting(Exception):  # noqa: N818 - a request, not an error
@@ -127,8 +128,12 @@ class Loop:
         group: Group = ALONE,
         save_bytes: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        sampler: VocabularySampler | None = None,
     ) -> None:
-        """`save_bytes`: size of a checkpoint, from which its cost is guessed before the first one."""
+        """`save_bytes`: size of a checkpoint, from which its cost is guessed before the first one.
+
+        `sampler`: draws the tokens that each update compares; None: all are compared.
+        """
         self._config = config
         self._limits = limits
         self._batches = batches
@@ -138,7 +143,7 @@ class Loop:
         self._saving = saving
         self._should_stop = should_stop
         self._group = group
-        self._clock = clock
+        self._clock, self._sampler = clock, sampler
         self.was_stopped = False
         self._health = Health()
         self._pauses = Pauses(config, limits, position, save_bytes)
@@ -160,7 +165,7 @@ class Loop:
                 self._save_last()
                 return
             waited_s = self._clock() - step_began
-            presentation = Presentation.at(self._config, progress, position.step, self._group, len(batch.inputs))
+            presentation = Presentation.at(self._config, progress, position.step, self._group, batch, self._sampler)
             result = self._train_step(batch, factor, presentation)
             info = self._count(batch, result, waited_s, self._clock() - began)
             info.learning_rate = self._config.learning_rate * factor

@@ -1,6 +1,6 @@
-"""How batches are put before the network while it learns: cut into shorter windows, and with dropout.
+"""How batches are put before the network while it learns: cut into windows, with dropout, among some candidates.
 
-Both are settings of training, not of the network: evaluations see whole sequences and every number.
+All are settings of training, not of the network: evaluations see whole sequences, every number and all tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.distributed.group import Group
+from headrace.models.candidates import Candidates
 from headrace.models.dropout import row_keys
 from headrace.training.config import SHORT_SHARE, TrainingConfig, count_pieces
+from headrace.training.vocabulary import VocabularySampler
 
 
 class TokenBatch(Protocol):
@@ -41,6 +43,8 @@ class Shown:
     mask: npt.NDArray[np.bool_] | None
     dropout: float = 0.0
     keys: npt.NDArray[np.uint32] | None = None
+    candidates: Candidates | None = None
+    """Tokens that the loss compares; None: all."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,27 @@ class Presentation:
     seed: int = 0
     first_row: int = 0
     """The number of the batch's first sequence, among those of all steps and processes of a run."""
+    candidates: Candidates | None = None
+    """Tokens that the loss of the batch compares; None: all."""
 
     @classmethod
-    def at(cls, config: TrainingConfig, progress: float, step: int, group: Group, num_rows: int) -> Presentation:
-        """Return how a step shows its batch; `num_rows`: the sequences of this process, as many as every other has."""
+    def at(
+        cls,
+        config: TrainingConfig,
+        progress: float,
+        step: int,
+        group: Group,
+        batch: TokenBatch,
+        sampler: VocabularySampler | None = None,
+    ) -> Presentation:
+        """Return how a step shows its batch, of which every process of the group has as many sequences.
+
+        `sampler`: draws the tokens that the loss compares; None: it compares all.
+        """
         window = config.short_windows if progress < SHORT_SHARE else 0
-        first_row = (step * group.world_size + group.rank) * num_rows
-        return cls(window, config.dropout, config.seed, first_row)
+        first_row = (step * group.world_size + group.rank) * len(batch.inputs)
+        candidates = sampler.draw(step, (batch.inputs, batch.targets), group) if sampler else None
+        return cls(window, config.dropout, config.seed, first_row, candidates)
 
     def show(self, batch: TokenBatch, rows: slice) -> Shown:
         """Return some sequences of a batch as the network sees them."""
@@ -82,6 +100,7 @@ class Presentation:
             None if batch.mask is None else cut(batch.mask),
             self.dropout,
             keys,
+            self.candidates,
         )
 
 

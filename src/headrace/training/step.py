@@ -205,10 +205,20 @@ def _accumulate_natively(
     loss, seconds = 0.0, StepSeconds(0.0, 0.0)
     for start in rows[:: execution.micro_batch_size]:
         shown = presentation.show(batch, slice(start, min(start + execution.micro_batch_size, rows.stop)))
-        planned_bytes = step.bytes_to_plan(*shown.inputs.shape)
+        num_sequences, length = shown.inputs.shape
+        planned_bytes = step.bytes_to_plan(num_sequences, length, shown.candidates)
         replica.make_room(planned_bytes + _missing_gradient_bytes(replica))
         began = time.perf_counter()
-        loss += step(shown.inputs, shown.targets, shown.documents, shown.mask, scale, shown.dropout, shown.keys)
+        loss += step(
+            shown.inputs,
+            shown.targets,
+            shown.documents,
+            shown.mask,
+            scale,
+            shown.dropout,
+            shown.keys,
+            shown.candidates,
+        )
         seconds += StepSeconds(step.forward_s, time.perf_counter() - began - step.forward_s)
     began = time.perf_counter()
     replica.average_gradients()
@@ -237,14 +247,18 @@ def shown_loss(replica: Replica, shown: Shown, scale: float, kernels: Kernels) -
     """Return scale x the sum of the losses of rows as they are shown to the network."""
     device = replica.network.device
     inputs = torch.from_numpy(shown.inputs.astype(np.int64)).to(device)
-    targets = torch.from_numpy(shown.targets.astype(np.int64)).to(device)
+    placed = shown.targets if shown.candidates is None else shown.candidates.place(shown.targets)
+    targets = torch.from_numpy(placed.astype(np.int64)).to(device)
     documents = None if shown.documents is None else torch.from_numpy(shown.documents).to(device)
     mask = None if shown.mask is None else torch.from_numpy(shown.mask).to(device).flatten()
     dropout = None
     if shown.keys is not None:
         dropout = Dropout(shown.dropout, torch.from_numpy(shown.keys.astype(np.int64)).to(device))
     hidden_ND = replica.hidden(inputs, documents, kernels, dropout).flatten(0, 1)
-    return head_loss(hidden_ND, replica.network.head_weight_VD, targets.flatten(), mask, scale, kernels)
+    weight, offsets = replica.network.head_weight_VD, None
+    if shown.candidates is not None:
+        weight, offsets = shown.candidates.select(weight), torch.from_numpy(shown.candidates.offsets).to(device)
+    return head_loss(hidden_ND, weight, targets.flatten(), mask, scale, kernels, offsets)
 
 
 def _missing_gradient_bytes(replica: Replica) -> int:

@@ -43,7 +43,9 @@ double head_loss(const Task& task, Matrix<E> hidden, const Rows& rows, long num_
         const long first = chunk * num_rows / num_chunks, count = (chunk + 1) * num_rows / num_chunks - first;
         const Matrix<E> inputs = hidden.from(first), logits = memory.logits;
         const Matrix<const float> weights{weight, width};
-        product<E, false, true>(count, vocabulary, width, inputs, weights, memory.workspace, store_rows(logits));
+        product<E, false, true>(
+            count, vocabulary, width, inputs, weights, memory.workspace, store_rows(logits, rows.offsets)
+        );
         for (long i = 0; i < count; i++) {
             const bool counts = !rows.mask || rows.mask[first + i];
             const long target = rows.targets[first + i];

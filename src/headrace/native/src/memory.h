@@ -22,6 +22,14 @@ struct Arena {
         const long stride = (bytes >= 512 && bytes % 128 == 0 ? bytes + 64 : bytes) / long(sizeof(T));
         return {take<T>(rows * stride), stride};
     }
+    // What products of numbers of type E need, with sums of up to `most_k` terms.
+    template <class E> Workspace workspace(long most_k) {
+        return {
+            take<uint32_t>(PACKED_WORDS + PANEL * words<E>(most_k)),
+            take<uint32_t>(PACKED_ROWS * words<E>(most_k)),
+            take<float>(TILE_ROWS * STRIP_STRIDE),
+        };
+    }
 };
 
 template <class E> struct KeptLayer {
@@ -104,9 +112,7 @@ template <class E> struct Memory {
         long most_k = shape.vocabulary;
         const long others[] = {3 * width, shape.up_width(), rows, length};
         for (long k : others) most_k = k > most_k ? k : most_k;
-        workspace.panels = arena.take<uint32_t>(PACKED_WORDS + PANEL * words<E>(most_k));
-        workspace.rows = arena.take<uint32_t>(PACKED_ROWS * words<E>(most_k));
-        workspace.strip = arena.take<float>(TILE_ROWS * STRIP_STRIDE);
+        workspace = arena.workspace<E>(most_k);
         bytes = arena.used;
     }
 

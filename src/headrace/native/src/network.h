@@ -21,18 +21,19 @@ template <class T> inline T* layer_tensor(T* const* tensors, long layer, LayerTe
     return tensors[NUM_NETWORK_TENSORS + layer * NUM_LAYER_TENSORS + which];
 }
 
-// The rows of one thread. Documents, mask and keys may be missing; without keys of the sequences, nothing is dropped.
+// The rows of one thread. All but inputs and targets may be missing; without keys of the sequences, nothing is dropped.
 struct Rows {
     const int32_t *inputs, *targets, *documents;
     const uint8_t* mask;
     const uint32_t* keys;
+    const float* offsets;  // added to the logits, one for each token of the vocabulary
     double dropout;
     long num_sequences;
 
     Rows part(long first, long end, long length) const {
         const long offset = first * length;
         return {inputs + offset, targets + offset, documents ? documents + offset : nullptr,
-                mask ? mask + offset : nullptr, keys ? keys + first : nullptr, dropout, end - first};
+                mask ? mask + offset : nullptr, keys ? keys + first : nullptr, offsets, dropout, end - first};
     }
 };
 

@@ -21,10 +21,7 @@ public:
         polynomial = arena.matrix<bfloat16>(side, side);
         exact_gram = arena.matrix<float>(side, side);
         square = arena.matrix<float>(side, side);
-        const long most_k = words<bfloat16>(rows > columns ? rows : columns);
-        workspace.panels = arena.take<uint32_t>(PACKED_WORDS + PANEL * most_k);
-        workspace.rows = arena.take<uint32_t>(PACKED_ROWS * most_k);
-        workspace.strip = arena.take<float>(TILE_ROWS * STRIP_STRIDE);
+        workspace = arena.workspace<bfloat16>(rows > columns ? rows : columns);
         bytes = arena.used;
     }
 

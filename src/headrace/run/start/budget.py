@@ -28,6 +28,8 @@ from headrace.perf.loss_law import Law, law_for
 from headrace.perf.pace import Pace, Prospect, foresee, usual_pace
 from headrace.perf.search_space import (
     learning_rate_for,
+    related_tokens_for,
+    sampled_tokens_for,
     sequence_length_for,
     shapes,
     short_windows_for,
@@ -47,7 +49,8 @@ from headrace.units import human_count, human_time
 SHAPE = {"d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff", "init"}
 """Keys of `model` of which each says that the network is not to be chosen."""
 CHOOSABLE = ("model.d_model", "model.num_layers", "data.tokenizer", "training.max_length", "training.short_windows",
-             "training.batch_size", "training.learning_rate")  # fmt: skip
+             "training.sampled_tokens", "training.related_tokens", "training.batch_size",
+             "training.learning_rate")  # fmt: skip
 """What is chosen, as far as it is not given."""
 TRAINING_SHARE = 0.95  # of the time limit; the rest is for evaluations and saving
 MEMORY_SHARE = 0.8  # of the free memory that a network may take
@@ -122,7 +125,11 @@ def choose(config: Config, num_machines: int = 1, num_processes: int = 1) -> Cho
     found = _tokenised_first(config, found)
     unit = num_processes * max(config.training.micro_batch_size, 1)
     for prospect, values in found:
-        values = {**values, "training.batch_size": -(-prospect.batch_size // unit) * unit}
+        values = {
+            **values,
+            **_learning_rate(config, prospect, values),
+            "training.batch_size": -(-prospect.batch_size // unit) * unit,
+        }
         if count_memory(_with(config, values), Execution(1), 0).total <= free:
             break
     open_values = {key: value for key, value in values.items() if not is_given(config, key)}
@@ -224,20 +231,29 @@ def _cache_in_folder(config: Config) -> Cache | None:
 def _candidates(config: Config, corpus: _Corpus) -> Iterator[dict[str, Any]]:
     """Yield the values of every network that is worth thinking of, as far as the given values leave a choice."""
     minutes = config.training.max_minutes or DEFAULT_MINUTES
-    is_length_given = is_given(config, "training.max_length")
+    is_length_given, is_drawn = is_given(config, "training.max_length"), is_given(config, "training.sampled_tokens")
     length = config.training.max_length if is_length_given else sequence_length_for(minutes)
     for size in [corpus.vocab_size] if corpus.vocab_size else vocabularies_for(corpus.num_bytes):
+        tokenizer = corpus.tokenizer or f"bpe:{size}"
         for width, layers in shapes():
-            values: dict[str, Any] = {
+            yield {
                 "model.d_model": width,
                 "model.num_layers": layers,
                 "training.max_length": length,
                 "training.short_windows": short_windows_for(length),
-                "data.tokenizer": corpus.tokenizer or f"bpe:{size}",
+                "training.sampled_tokens": config.training.sampled_tokens if is_drawn else sampled_tokens_for(size),
+                "training.related_tokens": related_tokens_for(tokenizer),
+                "data.tokenizer": tokenizer,
             }
-            if config.training.optimizer == "muon":  # the rates were found with it
-                values["training.learning_rate"] = learning_rate_for(width)
-            yield values
+
+
+def _learning_rate(config: Config, prospect: Prospect, values: dict[str, Any]) -> dict[str, float]:
+    """Return the learning rate for what a candidate is trained on before it ends, where one is known."""
+    if config.training.optimizer != "muon":  # the rates were found with it
+        return {}
+    seen = prospect.exposure
+    tokens = law_of(config).best_share(seen) * seen.tokens
+    return {"training.learning_rate": learning_rate_for(values["model.d_model"], tokens)}
 
 
 def _with(config: Config, values: dict[str, Any]) -> Config:
@@ -264,4 +280,5 @@ def _foresee(config: Config, values: dict[str, Any], corpus: _Corpus, pace: Pace
         pace,
         law_of(config),
         training.batch_size if is_given(config, "training.batch_size") else 0,
+        training.sampled_tokens,
     )

@@ -1,6 +1,7 @@
 """Which rule updates which parameters, and what that costs: `training.optimizer` names the rule of block matrices.
 
-The embedding, the head and vectors (norms, biases) are always updated by AdamW, vectors without weight decay.
+The embedding, the head and vectors (norms, biases) are always updated by AdamW, vectors without weight decay. The rows
+of tokens may learn from each other (related.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
+from headrace.data.tokens.relations import SharedParts
 from headrace.models.architecture import find_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.counts import FLOAT_BYTES, Counts
@@ -17,20 +19,30 @@ from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.adamw import AdamW
 from headrace.training.optimizers.muon import Muon
+from headrace.training.optimizers.related import USUAL_PARTS, RelatedAdamW
 from headrace.training.optimizers.rule import Rule
 
 RULES: dict[str, type[Rule]] = {"muon": Muon, "adamw": AdamW}
 
 
-def assign(network: Network, config: TrainingConfig) -> list[Rule]:
-    """Give every parameter of a network to the rule that updates it."""
+def assign(network: Network, config: TrainingConfig, shared: SharedParts | None = None) -> list[Rule]:
+    """Give every parameter of a network to the rule that updates it.
+
+    `shared`: the parts that tokens share, where they are to learn from each other.
+    """
     parameters = dict(network.named_parameters())
     stacked: dict[Tensor, int] = {}
     for matrix in find_architecture(network.config.arch).block_matrices(network.config):
         for layer in range(len(network.blocks)):
             stacked[parameters[f"blocks.{layer}.{matrix.name}"]] = matrix.stacked
     others = [parameter for parameter in parameters.values() if parameter not in stacked]
+    rules: list[Rule] = []
+    if shared is not None and shared.num_parts:
+        tables = network.token_tables
+        rules.append(RelatedAdamW(tables, config, config.weight_decay, shared))
+        others = [parameter for parameter in others if all(parameter is not table for table in tables)]
     return [
+        *rules,
         AdamW([parameter for parameter in others if parameter.dim() == 2], config, config.weight_decay),
         AdamW([parameter for parameter in others if parameter.dim() != 2], config, 0.0),
         RULES[config.optimizer](list(stacked), config, config.weight_decay, stacked),
@@ -55,10 +67,12 @@ def update_flops(config: ModelConfig, optimizer: str, dtype: torch.dtype) -> dic
     return dict(flops)
 
 
-def state_bytes(counts: Counts, optimizer: str) -> int:
-    """Return the size of the optimizer's state of a network."""
+def state_bytes(counts: Counts, optimizer: str, related_tokens: float = 0) -> int:
+    """Return the size of the optimizer's state of a network, about where tokens learn from related ones."""
     in_blocks = len(RULES[optimizer].averages) * counts.block_weights
-    return FLOAT_BYTES * (in_blocks + len(AdamW.averages) * (counts.num_parameters - counts.block_weights))
+    in_parts = USUAL_PARTS * (counts.parameters["embedding"] + counts.parameters["head"]) if related_tokens else 0
+    elsewhere = counts.num_parameters - counts.block_weights
+    return FLOAT_BYTES * (in_blocks + len(AdamW.averages) * (elsewhere + round(in_parts)))
 
 
 def update_bytes(config: ModelConfig, optimizer: str, dtype: torch.dtype) -> int:

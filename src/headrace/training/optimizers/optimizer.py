@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
+from headrace.data.tokens.relations import SharedParts
 from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import as_whole, own_part
 from headrace.models.counts import FLOAT_BYTES
@@ -18,11 +20,12 @@ from headrace.training.optimizers.assignment import assign, update_bytes
 class Optimizer:
     """All parameters of a network, each updated by the rule it is assigned to."""
 
-    def __init__(self, network: Network, config: TrainingConfig) -> None:
+    def __init__(self, network: Network, config: TrainingConfig, shared: SharedParts | None = None) -> None:
+        """`shared`: the parts that tokens share, where they are to learn from each other."""
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in network.named_parameters()}
         self._peak = config.learning_rate
         self._model, self._kind = network.config, config.optimizer
-        self.rules = assign(network, config)
+        self.rules = assign(network, config, shared)
 
     def step(self, factor: float, execution: Execution = PLAINEST, group: Group = ALONE) -> None:
         """Update all parameters with the learning rate at this share of its peak; a group does so together."""
@@ -32,7 +35,8 @@ class Optimizer:
     def bytes_to_come(self) -> int:
         """Return the bytes of state that the first step will allocate."""
         return sum(
-            FLOAT_BYTES * len(rule.averages) * parameter.numel()
+            FLOAT_BYTES
+            * (len(rule.averages) * parameter.numel() + sum(map(math.prod, rule.whole_state(parameter).values())))
             for rule in self.rules
             for parameter in rule.parameters
             if parameter not in rule.state
@@ -66,6 +70,7 @@ class Optimizer:
                 name = self._names[parameter]
                 shapes |= {f"{name}.{key}": () for key in rule.scalars}
                 shapes |= {f"{name}.{key}": tuple(parameter.shape) for key in rule.averages}
+                shapes |= {f"{name}.{key}": shape for key, shape in rule.whole_state(parameter).items()}
         return shapes
 
     def load_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -75,4 +80,5 @@ class Optimizer:
             owner, _, key = name.rpartition(".")
             rule, parameter = owners[owner]
             value = tensor.to(parameter.device, copy=True)
-            rule.state.setdefault(parameter, {})[key] = own_part(value, parameter) if value.dim() else value
+            is_shared = value.dim() and key not in rule.whole_state(parameter)
+            rule.state.setdefault(parameter, {})[key] = own_part(value, parameter) if is_shared else value

@@ -43,6 +43,10 @@ class Rule(ABC):
     def step(self, learning_rate: float, execution: Execution = PLAINEST, group: Group = ALONE) -> None:
         """Update every parameter that has a gradient; every process of the group has to call this."""
 
+    def whole_state(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of further state of a parameter by name; every process keeps it whole."""
+        return {}
+
     @staticmethod
     @abstractmethod
     def update_flops(rows: int, columns: int, dtype: torch.dtype) -> int:

@@ -123,7 +123,7 @@ class Demand:
 def _smaller_optimizer(model: ModelConfig, training: TrainingConfig) -> str:
     """Return the optimizer whose state is the smallest, and what it saves; empty if it is the given one."""
     counts = count(model, training.sequence_length)
-    sizes = {name: state_bytes(counts, name) for name in RULES}
+    sizes = {name: state_bytes(counts, name, training.related_tokens) for name in RULES}
     least = min(sizes, key=lambda name: sizes[name])
     saved = sizes[training.optimizer] - sizes[least]
     return f"training.optimizer={least}, whose state is {_megabytes(saved)} smaller" if saved else ""
