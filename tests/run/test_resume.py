@@ -159,8 +159,11 @@ def test_a_resumed_run_keeps_the_heads_and_the_base_that_it_began_with(finished:
     train(**{**unsaid, "run.resume": True, "training.max_steps": 15})
     saved = json.loads((tmp_path / "run" / "config.json").read_text())["model"]
     assert {key: saved[key.removeprefix("model.")] for key in before} == before
+    train(**{**unsaid, "model.num_heads": 0, "run.resume": True, "training.max_steps": 17})
     with pytest.raises(CheckpointError, match=r"model\.d_model was 32 in the run and is 34 now"):
         train(**{**unsaid, "run.resume": True, "model.d_model": 34})
+    with pytest.raises(CheckpointError, match=r"training\.related_tokens was 0 in the run and is 0\.5 now"):
+        train(**{**unsaid, "run.resume": True, "training.related_tokens": 0.5})
 
 
 def test_a_run_writes_how_many_heads_it_has_before_it_reads_its_text(finished: Path, tmp_path: Path) -> None:

@@ -144,3 +144,9 @@ def check_resumable(config: Config, saved: CheckpointState) -> None:
         was, is_now = getattr(saved.config.training, key), getattr(config.training, key)
         if was != is_now:
             raise CheckpointError(f"training.{key} was {was!r} in the run and is {is_now!r} now. {_REMEDY}")
+    was_related, is_related = saved.config.training.related_tokens, config.training.related_tokens
+    if bool(was_related) != bool(is_related):
+        raise CheckpointError(
+            f"training.related_tokens was {was_related:g} in the run and is {is_related:g} now: the optimizer's state"
+            f" differs. {_REMEDY}"
+        )

@@ -101,8 +101,9 @@ def resume_model(config: Config, saved: CheckpointState, checkpoint: Path) -> To
     before = saved.config.model
     if not before.init:
         fill_in_as_before(config, saved.config)
-        for name in CHANGED_DEFAULTS - config.model.model_fields_set:
-            if config.model.d_model == before.d_model:  # another width is refused later
+        for name in CHANGED_DEFAULTS:
+            is_open = name not in config.model.model_fields_set or getattr(config.model, name) == 0
+            if is_open and config.model.d_model == before.d_model:  # another width is refused later
                 setattr(config.model, name, getattr(before, name))
         return None
     given = {name: getattr(config.model, name) for name in config.model.model_fields_set}
