@@ -87,6 +87,20 @@ def test_a_plan_adds_up(tmp_path: Path) -> None:
     assert any("not tokenised yet" in text for text in plan.assumptions)
 
 
+def test_evaluations_take_the_time_of_all_tokens_where_updates_compare_some(tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    config.model.vocab_size = 8192
+    sequence_length = config.training.sequence_length
+    seconds = [
+        prediction._evaluation_seconds(
+            config, {"forward and backward": 3.0}, count(config.model, sequence_length, logits), 10**6
+        )
+        for logits in (None, 1024)
+    ]
+    assert seconds[0][1] == pytest.approx(1.0 * 0.05 * 10**6 / config.training.tokens_per_update)
+    assert seconds[1][1] > 2 * seconds[0][1]
+
+
 def test_what_is_chosen_for_a_time_limit_is_said_and_a_small_text_ends_before_it(tmp_path: Path) -> None:
     given = tiny(tmp_path).data.sources
     layers = Layers()

@@ -95,9 +95,20 @@ def test_only_what_was_measured_for_this_config_is_remembered() -> None:
     known = scaling({Way(1, 2): 100.0, Way(2, 1): 120.0})
     remember_scaling(config, known)
     assert remembered_scaling(config) is not None
-    for section, change in (("model", {"d_model": 64}), ("training", {"batch_size": 8}), ("run", {"sharding": "fsdp"})):
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("model", {"d_model": 64}), ("training", {"batch_size": 8}), ("training", {"sampled_tokens": 8}),
+        ("run", {"sharding": "fsdp"}),
+    ]  # fmt: skip
+    for section, change in changes:
         other = Config.model_validate({**SMALL, section: {**SMALL.get(section, {}), **change}})
         assert remembered_scaling(other) is None
+
+
+def test_heads_that_are_open_are_those_that_a_run_writes_down() -> None:
+    config = Config.model_validate({**SMALL, "model": {**SMALL["model"], "num_heads": 0}})
+    remember_scaling(config, scaling({Way(1, 2): 100.0}))
+    config.model.num_heads = config.model.heads
+    assert remembered_scaling(config) is not None
 
 
 def test_runs_that_others_disturbed_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

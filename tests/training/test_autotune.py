@@ -41,7 +41,7 @@ def test_a_memory_budget_chooses_smaller_micro_batches_then_checkpointing(monkey
     def taken(_model: object, _length: int, execution: Execution) -> int:
         return execution.micro_batch_size * (25 if execution.gradient_checkpointing else 100) * MB
 
-    def time(_replica: Replica, _batch: Batch, execution: Execution) -> float:
+    def time(_replica: Replica, _batch: Batch, execution: Execution, _presentation: object) -> float:
         measured.append(execution)
         return 1.0 / execution.micro_batch_size
 

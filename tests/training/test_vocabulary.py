@@ -13,7 +13,10 @@ from headrace.data.batch import Batch
 from headrace.distributed.group import Group
 from headrace.distributed.replicas import Replica
 from headrace.models.candidates import Candidates
+from headrace.models.config import ModelConfig
 from headrace.models.counts import num_candidates
+from headrace.models.network import build
+from headrace.training.autotune import measure_on
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.presentation import Presentation
@@ -66,6 +69,27 @@ def test_frequent_tokens_are_drawn_more_often() -> None:
         hits[drawn] += 1
         assert (chances <= 1).all() and len(drawn) == 2
     assert hits.tolist() == pytest.approx([1000, 500, 250, 250, 0], abs=2)
+
+
+def test_no_more_are_drawn_than_there_are() -> None:
+    drawn, chances = draw_by_weight(np.array([0.0, 1.0, 3.0]), 3, 0.5)
+    assert drawn.tolist() == [1, 2] and chances.tolist() == [1, 1]
+
+
+def test_at_least_one_token_stands_for_all_others() -> None:
+    counts, used = np.ones(1000), np.arange(64)
+    found = VocabularySampler(counts, 64, 1, 0).draw(0, [used])
+    assert found is not None and len(found) > len(used) and found.offsets.max() > 0
+
+
+def test_ways_to_compute_are_measured_on_as_many_tokens_as_updates_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("headrace.training.autotune._time", lambda *given: seen.append(given[3].candidates) or 1.0)
+    network = build(ModelConfig(d_model=16, num_layers=1, vocab_size=4096, context=16))
+    batch = random_batch()
+    for sampled in (64, 0):
+        measure_on(network, batch, TrainingConfig(sampled_tokens=sampled, batch_size=8, max_length=16))(Execution(8))
+    assert seen[0] is not None and len(seen[0]) < 1024 and seen[1] is None
 
 
 def test_a_batch_of_many_different_tokens_gets_more_candidates_or_all() -> None:

@@ -18,7 +18,7 @@ from headrace.machine.device import best_device
 from headrace.machine.facts import memory_bytes
 from headrace.machine.hardware import available_memory_bytes, disk_of
 from headrace.machine.measure import BUSY_CORES
-from headrace.models.counts import count
+from headrace.models.counts import Counts, count
 from headrace.perf.flops import Work, count_work, least_traffic
 from headrace.perf.memory import MemoryParts
 from headrace.perf.predict import Bound, Footprint, Rehearsal, find_bound
@@ -77,7 +77,7 @@ def predict_run(config: Config) -> Plan:
     data_s = None if corpus.cache is None else time_loader(config, corpus.cache)
     if step_s is not None and data_s is not None:
         step_s = max(step_s, data_s)
-    evaluation_s, whole_s = _evaluation_seconds(config, seconds, corpus.tokens)
+    evaluation_s, whole_s = _evaluation_seconds(config, seconds, work.counts, corpus.tokens)
     total_s, total_steps = _total(config, step_s, evaluation_s, whole_s, steps_per_epoch)
     if saves_before_end(training, total_s or math.inf, total_steps or math.inf):
         memory = with_snapshot(memory, training.memory_budget or free)
@@ -131,13 +131,18 @@ def _left_out(config: Config, machine: Machine) -> Iterator[str]:
 
 
 def _evaluation_seconds(
-    config: Config, seconds: dict[str, float] | None, corpus_tokens: int
+    config: Config, seconds: dict[str, float] | None, in_update: Counts, corpus_tokens: int
 ) -> tuple[float | None, float]:
-    """Return the seconds of an evaluation, and of one on the whole part: a third of forward and backward per token."""
+    """Return the seconds of an evaluation, and of one on the whole part: a third of forward and backward per token.
+
+    An evaluation compares all tokens of the vocabulary, where an update may compare a part of them.
+    """
     if seconds is None:
         return None, 0.0
     training = config.training
+    all_flops = count(config.model, training.mean_window).training_flops_per_token
     token_s = seconds["forward and backward"] / 3 / training.tokens_per_update
+    token_s *= all_flops / in_update.training_flops_per_token
     part = config.data.validation_fraction * corpus_tokens
     wanted = MOST_TOKENS if training.evaluation_tokens == "auto" else training.evaluation_tokens
     return token_s * min(part, wanted or part), token_s * part

@@ -28,6 +28,7 @@ from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers import assignment
 from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.optimizers.related import usual_parts
 from headrace.training.presentation import AS_IT_IS, Presentation
 from headrace.training.step import TrainStep, accumulate
 from headrace.training.ways.activations import activation_bytes_per_token, native_bytes_per_token
@@ -99,7 +100,7 @@ class _Stage:
         self.network = build(few).to(best_device())
         self._replica = Replica(self.network)
         self._blocks = self.network.blocks
-        self._optimizer = Optimizer(self.network, training)
+        self._optimizer = Optimizer(self.network, training, usual_parts(training, model.vocab_size))
         self._training = training
         self._execution = execution
         execution.set_threads()

@@ -141,6 +141,7 @@ def _job(config: Config, num_steps: int) -> dict[str, Any]:
         "execution": asdict(execution),
         "num_steps": num_steps,
         "tokens": training.tokens_per_update,
+        "num_logits": training.num_logits(model.vocab_size),  # by the batch of all processes
     }
 
 

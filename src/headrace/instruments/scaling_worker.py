@@ -26,6 +26,7 @@ from headrace.perf.scaling import ring_bytes
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.optimizers.related import usual_parts
 from headrace.training.step import TrainStep
 
 NUM_ALL_REDUCES = 3
@@ -52,8 +53,9 @@ def measure(job: dict[str, Any], group: Group) -> dict[str, Any]:
     gradient_bytes = sum(parameter.nbytes for parameter in network.parameters())
     last_gradient_bytes = network.embedding.weight.nbytes
     replica = make_replica(network, group, job["sharding"])
-    step = TrainStep(replica, Optimizer(network, training), execution, training.gradient_clip)
-    num_logits = training.num_logits(model.vocab_size)
+    optimizer = Optimizer(network, training, usual_parts(training, model.vocab_size))
+    step = TrainStep(replica, optimizer, execution, training.gradient_clip)
+    num_logits = job["num_logits"]
     presentation = comparing_first(num_logits, model.vocab_size)
     batch = random_batch(model, training.batch_size, training.sequence_length, group.rank, num_logits)
     step(batch, 0.01, presentation)

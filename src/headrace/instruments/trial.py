@@ -29,9 +29,10 @@ from headrace.run.start.settle import settle_model
 from headrace.training.autotune import choose_execution
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
+from headrace.training.optimizers.related import usual_parts
 from headrace.training.presentation import Presentation
 from headrace.training.step import TrainStep
-from headrace.training.vocabulary import open_sampler
+from headrace.training.vocabulary import open_flat_sampler, open_sampler
 
 LEAST_TOKENS = 1024  # computed at a time; enough for products to run at full rate
 LEAST_SECONDS = 0.3  # short steps are repeated until a measurement takes this long
@@ -89,7 +90,7 @@ class _Bench:
         beginning = settle_model(config)
         self._loader = open_training(config, tokenizer=beginning.tokenizer if beginning else None)
         network = build(config.model, training.seed).to(best_device())
-        optimizer = Optimizer(network, training)
+        optimizer = Optimizer(network, training, usual_parts(training, config.model.vocab_size))
         if is_chosen:
             limit = memory_limit(config)
             self.execution = choose_execution(network, self._next(), training, limit, optimizer.bytes_to_come())
@@ -98,8 +99,10 @@ class _Bench:
         self._step = TrainStep(Replica(network), optimizer, self.execution, training.gradient_clip)
         self._num_steps = 0
         num_known, wanted = self._loader.cache.tokenizer.vocab_size, config.model.vocab_size
-        # Ids are folded where a smaller vocabulary is tried, and how frequent they are then is not known.
-        self._sampler = open_sampler(training, wanted, self._loader) if num_known <= wanted else None
+        if num_known <= wanted:
+            self._sampler = open_sampler(training, wanted, self._loader)
+        else:  # ids are folded where a smaller vocabulary is tried, and how frequent they are then is not known
+            self._sampler = open_flat_sampler(training, wanted)
         size = self.execution.micro_batch_size
         per_pass = max(1, LEAST_TOKENS // (size * training.sequence_length))
         self._num_rows = min(training.batch_size, per_pass * size)

@@ -39,7 +39,7 @@ class ModelConfig(BaseModel):
     d_model: int = Field(default=256, ge=8, le=MOST_WIDTH)
     """Width of the network. With a time limit and nothing said about the network, it is chosen."""
     num_heads: int = Field(default=0, ge=0, le=1 << 17)
-    """Attention heads; 0: one for every 96 of the width."""
+    """Attention heads; 0: as many as can be at least 96 wide."""
     num_kv_heads: int = Field(default=0, ge=0, le=1 << 17)
     """qwen3 and llama: heads of keys and values, each shared by as many query heads; 0: as many as num_heads."""
     head_dim: int = Field(default=0, ge=0, le=1 << 17)
@@ -96,7 +96,7 @@ class ModelConfig(BaseModel):
 
     @property
     def heads(self) -> int:
-        """The number of attention heads: the given one, or one for every 96 of the width, each of an even width."""
+        """The number of attention heads: the given one, or as many of an even width as can be at least 96 wide."""
         return self.num_heads or heads_of(self.d_model, LEAST_HEAD_WIDTH)
 
     @property

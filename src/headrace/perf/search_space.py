@@ -70,16 +70,18 @@ def learning_rate_for(width: int, tokens: float) -> float:
 
 
 def sampled_tokens_for(vocab_size: int) -> int:
-    """Return how many tokens of a vocabulary updates compare beside those of their batch.
+    """Return how many tokens of a vocabulary updates compare beside those of their batch; 0: all are compared.
 
-    >>> sampled_tokens_for(4096), sampled_tokens_for(16_000)
-    (512, 1024)
+    >>> sampled_tokens_for(1024), sampled_tokens_for(4096), sampled_tokens_for(16_000)
+    (0, 512, 1024)
     """
+    if vocab_size < 2048:  # a batch has most of its tokens
+        return 0
     return 512 if vocab_size <= 8192 else 1024
 
 
 def related_tokens_for(tokenizer: str) -> float:
-    """Return how much tokens learn from related ones: characters and bytes have no parts.
+    """Return how much tokens learn from related ones; characters and bytes are used often enough to learn alone.
 
     >>> related_tokens_for("bpe:4096"), related_tokens_for("char")
     (0.5, 0.0)

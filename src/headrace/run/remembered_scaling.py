@@ -127,7 +127,8 @@ def remembered_scaling(config: Config) -> Scaling | None:
 
 def _path(config: Config) -> Path:
     """Return the file of a configuration, named by all that changes how long an update takes."""
-    model = {**config.model.shape(), "vocab_size": vocabulary_of(config), "context": 0}
+    heads = config.model.heads  # a run that is under way has written them down
+    model = {**config.model.shape(), "num_heads": heads, "vocab_size": vocabulary_of(config), "context": 0}
     keys = (
         "batch_size",
         "max_length",
@@ -137,6 +138,8 @@ def _path(config: Config) -> Path:
         "precision",
         "matmul",
         "attention",
+        "sampled_tokens",
+        "related_tokens",
     )
     training = {key: getattr(config.training, key) for key in keys}
     what = canonical_json({"model": model, "training": training, "sharding": config.run.sharding})

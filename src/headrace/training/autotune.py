@@ -17,7 +17,9 @@ from headrace.models.config import ModelConfig
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
+from headrace.training.presentation import Presentation
 from headrace.training.step import accumulate
+from headrace.training.vocabulary import open_flat_sampler
 from headrace.training.ways.alternatives import (
     alternatives,
     candidate_sizes,
@@ -224,15 +226,19 @@ def choose_execution(
     search = Search(network.config, training, memory_limit, lambda: reserve, num_processes, seconds)
     if memory_limit is not None:
         search.demand().check(memory_limit, training)
-    answer(search.measurements(), measure_on(network, batch, memory_limit))
+    answer(search.measurements(), measure_on(network, batch, training, memory_limit))
     return search.best
 
 
-def measure_on(network: Network, batch: Batch, memory_limit: int | None = None) -> Callable[[Execution], float]:
+def measure_on(
+    network: Network, batch: Batch, training: TrainingConfig, memory_limit: int | None = None
+) -> Callable[[Execution], float]:
     """Return a function that measures the seconds per sequence of an execution on the rows of one batch."""
     replica = Replica(network)
     replica.memory_limit = memory_limit
-    return lambda execution: _time(replica, batch, execution)
+    sampler = open_flat_sampler(training, network.config.vocab_size)
+    presentation = Presentation(candidates=sampler.draw(0, (batch.inputs, batch.targets)) if sampler else None)
+    return lambda execution: _time(replica, batch, execution, presentation)
 
 
 def _choose_threads(plain: Execution, seconds: float) -> Measurements[Execution, int]:
@@ -257,13 +263,13 @@ def _choose_threads(plain: Execution, seconds: float) -> Measurements[Execution,
     return min(ways, key=lambda way: statistics.median(times[way])).threads
 
 
-def _time(replica: Replica, batch: Batch, execution: Execution) -> float:
+def _time(replica: Replica, batch: Batch, execution: Execution, presentation: Presentation) -> float:
     """Measure the seconds per sequence of forward and backward passes over at least PROBE_TOKENS."""
     rows = rows_to_measure(execution, *batch.inputs.shape)
     part = batch.rows(slice(0, rows))
     execution.set_threads()
     began = time.perf_counter()
-    accumulate(replica, part, execution)
+    accumulate(replica, part, execution, presentation=presentation)
     seconds = (time.perf_counter() - began) / len(part.inputs)
     replica.network.zero_grad(set_to_none=True)
     return seconds

@@ -111,7 +111,8 @@ class Evaluator:
     def __call__(self, network: Network, max_tokens: int, replica: Replica | None = None) -> Evaluation:
         """Return the loss on a sample of about `max_tokens`, or for 0 on the whole part, and what follows from it.
 
-        `replica`: the one that trains the network; where its steps are native, so is this, in the memory of the steps.
+        `replica`: the one that trains the network; where its steps are native, so is this, in the same memory unless
+        they compare a part of the vocabulary.
         """
         step = self._native_step(replica)
         measured = [(sample, self._measure(network, sample.batch, step)) for sample in self._draw(max_tokens)]

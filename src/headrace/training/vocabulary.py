@@ -40,6 +40,14 @@ def open_sampler(config: TrainingConfig, vocab_size: int, text: Loader) -> Vocab
     return VocabularySampler(counts, total, config.sampled_tokens, config.seed)
 
 
+def open_flat_sampler(config: TrainingConfig, vocab_size: int) -> VocabularySampler | None:
+    """Return what draws all tokens alike, for measurements: only how many tokens are compared matters there."""
+    total = config.num_logits(vocab_size)
+    if total == vocab_size:
+        return None
+    return VocabularySampler(np.ones(vocab_size), total, config.sampled_tokens, config.seed)
+
+
 class VocabularySampler:
     """Draws the candidates of each update, a pure function of the seed, the step and the tokens of the batch."""
 
@@ -58,7 +66,7 @@ class VocabularySampler:
         is_used = _of_all(is_used, group)
         used = np.flatnonzero(is_used)
         total = self._num_candidates
-        if total - len(used) < self._num_drawn // 2:  # a batch of unusually many different tokens
+        if total - len(used) < max(1, self._num_drawn // 2):  # a batch of unusually many different tokens
             total = round_candidates(len(used) + self._num_drawn)
         if total > WORTHWHILE_CANDIDATES * size:
             return None
@@ -83,6 +91,7 @@ def draw_by_weight(
     >>> [index.tolist() for index in draw_by_weight(np.array([8.0, 1.0, 0.0, 1.0]), number=2, start=0.2)]
     [[0, 3], [1.0, 0.5]]
     """
+    number = min(number, int(np.count_nonzero(weights)))
     chances = weights * (number / weights.sum())
     while (chances > 1).any():
         is_open = chances < 1

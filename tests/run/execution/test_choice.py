@@ -210,6 +210,15 @@ def step_of(seconds: float) -> StepInfo:
     return StepInfo(1, 0, 1.0, 1.0, 1.0, False, 0.0, seconds, 0.0, {"forward": seconds / 2, "backward": seconds / 2})
 
 
+def test_a_choice_is_remembered_for_the_number_of_tokens_that_updates_compare(corpus: Path) -> None:
+    config = configured(corpus, "one", **{"model.vocab_size": 4096})
+    search = Search(config.model, config.training)
+    remembered_execution(config, search).write(ChosenExecution.today(search.best, seconds_per_sequence=1.0))
+    assert remembered_execution(config, search).read() is not None
+    config.training.sampled_tokens = 64
+    assert remembered_execution(config, search).read() is None
+
+
 def test_a_choice_that_is_clearly_slower_than_remembered_is_forgotten(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from headrace.models.network import Network, build
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.adamw import AdamW
 from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.optimizers.related import RelatedAdamW
+from headrace.training.optimizers.related import RelatedAdamW, usual_parts
 
 # Tokens 1, 2 and 4 share part 0, tokens 2 and 3 share part 1, token 0 shares nothing.
 SHARED = SharedParts(np.array([1, 2, 2, 3, 4]), np.array([0, 0, 1, 1, 0]), 2)
@@ -69,6 +69,13 @@ def test_the_tables_of_tokens_are_related_and_positions_are_not() -> None:
         assert [id(table) for table in related.parameters] == [id(table) for table in trained.token_tables]
         updated = [id(parameter) for rule in optimizer.rules for parameter in rule.parameters]
         assert sorted(updated) == sorted(id(parameter) for parameter in trained.parameters()), "each once"
+
+
+def test_usual_parts_are_like_those_of_a_vocabulary() -> None:
+    found = usual_parts(TRAINING, 1000)
+    assert found is not None and (len(found.tokens), found.num_parts) == (2300, 470)
+    assert found.tokens.max() < 1000 and (np.bincount(found.parts) > 1).all()
+    assert usual_parts(TrainingConfig(), 1000) is None
 
 
 def test_the_state_of_parts_is_saved_and_goes_on() -> None:

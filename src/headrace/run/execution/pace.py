@@ -51,6 +51,7 @@ def remembered_execution(config: Config, search: Search) -> Remembered[ChosenExe
             "model": config.model.shape(),
             "batch": [training.batch_size, training.sequence_length, config.data.packing, training.memory_budget],
             "pieces": training.pieces,
+            "logits": training.num_logits(config.model.vocab_size),
             "processes": config.run.processes,
             "sharding": config.run.sharding,
             "ways": [asdict(way) for way in search.ways],

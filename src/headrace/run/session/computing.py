@@ -191,7 +191,8 @@ class RunComputing:
         def measure(execution: Execution) -> float:
             self._activity(f"choosing how to compute steps: {execution.describe()}")
             if not measuring:
-                measuring.append(measure_on(self._network, self.first_batch(), self._config.training.memory_budget))
+                training = self._config.training
+                measuring.append(measure_on(self._network, self.first_batch(), training, training.memory_budget))
             return measuring[0](execution)
 
         return measure

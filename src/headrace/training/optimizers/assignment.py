@@ -19,7 +19,7 @@ from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.adamw import AdamW
 from headrace.training.optimizers.muon import Muon
-from headrace.training.optimizers.related import USUAL_PARTS, RelatedAdamW
+from headrace.training.optimizers.related import USUAL_PARTS, RelatedAdamW, related_bytes
 from headrace.training.optimizers.rule import Rule
 
 RULES: dict[str, type[Rule]] = {"muon": Muon, "adamw": AdamW}
@@ -75,9 +75,12 @@ def state_bytes(counts: Counts, optimizer: str, related_tokens: float = 0) -> in
     return FLOAT_BYTES * (in_blocks + len(AdamW.averages) * (elsewhere + round(in_parts)))
 
 
-def update_bytes(config: ModelConfig, optimizer: str, dtype: torch.dtype) -> int:
+def update_bytes(config: ModelConfig, training: TrainingConfig, dtype: torch.dtype) -> int:
     """Return the most memory that an update by the optimizer works in, beside gradients and state."""
-    return max(
-        RULES[optimizer].working_bytes(matrix.rows, matrix.columns, config.num_layers * matrix.stacked, dtype)
+    rule = RULES[training.optimizer]
+    in_blocks = max(
+        rule.working_bytes(matrix.rows, matrix.columns, config.num_layers * matrix.stacked, dtype)
         for matrix in find_architecture(config.arch).block_matrices(config)
     )
+    in_tables = related_bytes(config.vocab_size, config.d_model) if training.related_tokens else 0
+    return max(in_blocks, in_tables)

@@ -24,7 +24,7 @@ class Optimizer:
         """`shared`: the parts that tokens share, where they are to learn from each other."""
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in network.named_parameters()}
         self._peak = config.learning_rate
-        self._model, self._kind = network.config, config.optimizer
+        self._model, self._config = network.config, config
         self.rules = assign(network, config, shared)
 
     def step(self, factor: float, execution: Execution = PLAINEST, group: Group = ALONE) -> None:
@@ -53,7 +53,7 @@ class Optimizer:
 
     def working_bytes(self, execution: Execution) -> int:
         """Return the bytes that an update works in and gives back."""
-        return update_bytes(self._model, self._kind, execution.dtype)
+        return update_bytes(self._model, self._config, execution.dtype)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the state of each parameter, whole, by name. Processes that share a model must do so together."""

@@ -15,6 +15,7 @@ from torch.nn.functional import embedding_bag
 from headrace.data.tokens.relations import SharedParts
 from headrace.distributed.group import ALONE, Group
 from headrace.distributed.pieces import as_whole, local, own_part
+from headrace.models.counts import FLOAT_BYTES
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import PLAINEST, Execution
 from headrace.training.optimizers.adamw import AdamW, apply_adamw
@@ -22,6 +23,23 @@ from headrace.training.optimizers.adamw import AdamW, apply_adamw
 PARTS_STEP, PARTS_AVERAGE, PARTS_SQUARES = "parts_step", "parts_exp_avg", "parts_exp_avg_sq"
 USUAL_PARTS = 0.47
 """Parts that tokens share, for each token of a vocabulary: of BPE on English and source code, 0.44 to 0.47."""
+USUAL_PAIRS = 2.3
+"""Pairs of a token and a part that it shares, for each token of a vocabulary."""
+
+
+def usual_parts(config: TrainingConfig, vocab_size: int) -> SharedParts | None:
+    """Return as many parts as a vocabulary usually has, of random tokens, to measure updates with; None: no parts."""
+    num_parts = round(USUAL_PARTS * vocab_size) if config.related_tokens else 0
+    if not num_parts:
+        return None
+    rng, num_pairs = np.random.default_rng(0), round(USUAL_PAIRS * vocab_size)
+    tokens = rng.integers(0, vocab_size, num_pairs)
+    return SharedParts(tokens, rng.permutation(np.arange(num_pairs) % num_parts), num_parts)
+
+
+def related_bytes(vocab_size: int, width: int) -> int:
+    """Return the memory that an update of a table works in: gradients and moves of the parts, and those of all rows."""
+    return round(FLOAT_BYTES * vocab_size * width * (1 + 2 * USUAL_PARTS))
 
 
 class RelatedAdamW(AdamW):

@@ -77,7 +77,7 @@ class Demand:
     def of(cls, model: ModelConfig, training: TrainingConfig, way: Execution, held: int, to_come: int) -> Demand:
         """Build the demand of a way from what the process has and what is known to come."""
         passes = max(pass_bytes(model, training.sequence_length, way), short_pass_bytes(model, training, way))
-        update = update_bytes(model, training.optimizer, way.dtype)
+        update = update_bytes(model, training, way.dtype)
         working = max(passes + int(KEPT_SHARE * update), update)
         return cls(way, held, to_come, working, _smaller_optimizer(model, training))
 
