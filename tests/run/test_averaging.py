@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from headrace.errors import CheckpointError
 from headrace.native.library import why_missing
 from headrace.run.pretraining import Pretraining
 from headrace.run.saved_model import load_trained
 from headrace.training.restore import file_hash
-from tests.run.tiny_run import change_state, configured, fresh_corpus, losses
+from tests.run.tiny_run import are_same, change_state, fresh_corpus, losses, saved_tensors, train_until
 
 AVERAGED = {"training.average": 0.9, "training.save_every": 8, "training.max_steps": 24, "training.evaluate_every": 24}
 NATIVE = {"training.engine": "native", "training.micro_batch_size": 4}
@@ -28,19 +28,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train(corpus: Path, name: str, stop_after: int | None = None, **changes: Any) -> Pretraining:
-    with Pretraining(configured(corpus, name, **{**AVERAGED, **changes})) as pretraining:
-        for info in pretraining.steps():
-            if info.step == stop_after:
-                break
-    return pretraining
-
-
-def tensors(corpus: Path, name: str, file: str) -> dict[str, torch.Tensor]:
-    return dict(load_file(corpus.parent / name / "checkpoints" / "last" / file))
-
-
-def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    return train_until(corpus, name, stop_after, **{**AVERAGED, **changes})
 
 
 @pytest.mark.parametrize("engine", ["torch", "native"])
@@ -53,7 +41,7 @@ def test_a_resumed_run_ends_in_the_same_weights_and_the_same_average(corpus: Pat
     resumed = train(corpus, "broken", **changes, **{"run.resume": True})
     assert resumed.computing.execution.engine == engine
     for file in FILES:
-        assert same(tensors(corpus, "whole", file), tensors(corpus, "broken", file)), file
+        assert are_same(saved_tensors(corpus, "whole", file), saved_tensors(corpus, "broken", file)), file
     assert losses(corpus.parent / "whole") == losses(corpus.parent / "broken")
 
 
@@ -61,9 +49,9 @@ def test_training_is_the_same_with_and_without_an_average(corpus: Path) -> None:
     train(corpus, "with")
     without = train(corpus, "without", **{"training.average": 0})
     assert losses(corpus.parent / "with") == losses(corpus.parent / "without")
-    weights = tensors(corpus, "without", "model.safetensors")
-    assert same(tensors(corpus, "with", "unaveraged.safetensors"), weights)
-    assert not same(tensors(corpus, "with", "model.safetensors"), weights)
+    weights = saved_tensors(corpus, "without", "model.safetensors")
+    assert are_same(saved_tensors(corpus, "with", "unaveraged.safetensors"), weights)
+    assert not are_same(saved_tensors(corpus, "with", "model.safetensors"), weights)
     assert not (without.folder.path / "checkpoints" / "last" / "unaveraged.safetensors").exists()
 
 
@@ -72,7 +60,7 @@ def test_the_average_is_what_is_evaluated_and_what_others_load(corpus: Path) -> 
     pretraining = train(corpus, "run")
     last = pretraining.folder.path / "checkpoints" / "last"
     network = load_trained(last).network
-    assert same(network.to_hugging_face()[1], tensors(corpus, "run", "model.safetensors"))
+    assert are_same(network.to_hugging_face()[1], saved_tensors(corpus, "run", "model.safetensors"))
     evaluator = pretraining._evaluator
     assert evaluator is not None
     assert evaluator(network, 0).loss == pytest.approx(pretraining.run.validation_loss, rel=1e-6)
@@ -88,7 +76,7 @@ def test_averaging_may_begin_and_end_when_a_run_is_resumed(corpus: Path, before:
     train(corpus, "plain", **{"training.average": 0})
     assert losses(corpus.parent / "run") == losses(corpus.parent / "plain")
     file = "unaveraged.safetensors" if after else "model.safetensors"
-    assert same(tensors(corpus, "run", file), tensors(corpus, "plain", "model.safetensors"))
+    assert are_same(saved_tensors(corpus, "run", file), saved_tensors(corpus, "plain", "model.safetensors"))
 
 
 def put_other_tensors(checkpoint: Path) -> None:

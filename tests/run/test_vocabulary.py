@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from headrace.native.library import why_missing
 from headrace.run.pretraining import Pretraining
-from tests.run.tiny_run import configured, fresh_corpus, losses
+from tests.run.tiny_run import are_same, fresh_corpus, losses, saved_tensors, train_until
 
 CHANGES: dict[str, Any] = {
     "data.tokenizer": "bpe:1500", "training.sampled_tokens": 64, "training.related_tokens": 0.5,
@@ -26,15 +24,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train(corpus: Path, name: str, stop_after: int | None = None, **changes: Any) -> Pretraining:
-    with Pretraining(configured(corpus, name, **{**CHANGES, **changes})) as pretraining:
-        for info in pretraining.steps():
-            if info.step == stop_after:
-                break
-    return pretraining
-
-
-def tensors(corpus: Path, name: str, file: str) -> dict[str, torch.Tensor]:
-    return dict(load_file(corpus.parent / name / "checkpoints" / "last" / file))
+    return train_until(corpus, name, stop_after, **{**CHANGES, **changes})
 
 
 @pytest.mark.parametrize("engine", ["torch", "native"])
@@ -47,8 +37,7 @@ def test_a_resumed_run_ends_in_the_same_weights(corpus: Path, engine: str) -> No
     train(corpus, "broken", stop_after=20, **changes)
     train(corpus, "broken", **changes, **{"run.resume": True})
     for file in ("model.safetensors", "optimizer.safetensors"):
-        left, right = tensors(corpus, "whole", file), tensors(corpus, "broken", file)
-        assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left), file
+        assert are_same(saved_tensors(corpus, "whole", file), saved_tensors(corpus, "broken", file)), file
     assert losses(corpus.parent / "whole") == losses(corpus.parent / "broken")
 
 

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from headrace.files import read_checked_json, write_checked_json
 from headrace.run.config import Config, Layers
+from headrace.run.pretraining import Pretraining
 from tests.conftest import make_text
 
 TINY: dict[str, Any] = {
@@ -45,6 +49,25 @@ def configured(corpus: Path, name: str, **changes: Any) -> Config:
     layers = Layers()
     layers.add(settings(corpus, corpus.parent / name, **changes), "the test")
     return layers.build()
+
+
+def train_until(corpus: Path, name: str, stop_after: int | None = None, **changes: Any) -> Pretraining:
+    """Train a run of this name beside its corpus, to its end or until a step."""
+    with Pretraining(configured(corpus, name, **changes)) as pretraining:
+        for info in pretraining.steps():
+            if info.step == stop_after:
+                break
+    return pretraining
+
+
+def saved_tensors(corpus: Path, name: str, file: str) -> dict[str, Tensor]:
+    """Return the tensors in a file of a run's last checkpoint."""
+    return dict(load_file(corpus.parent / name / "checkpoints" / "last" / file))
+
+
+def are_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    """Return whether tensors have the same names and the same numbers."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def fresh_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
