@@ -84,7 +84,7 @@ def chosen_threads(monkeypatch: pytest.MonkeyPatch, taken_percent: float | None,
     )
     tokens = np.zeros((4, 17), dtype=np.int64)
 
-    def timed(_replica: Any, _batch: Any, execution: Execution) -> float:
+    def timed(_replica: Any, _batch: Any, execution: Execution, _presentation: Any) -> float:
         return 9.0 if execution.threads == 2 else 1.0
 
     monkeypatch.setattr(choosing, "_time", timed)
