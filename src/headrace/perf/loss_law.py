@@ -3,8 +3,9 @@
 The loss, in bits per byte, is a sum: a floor; what a small network cannot express; what too little text cannot teach;
 what a small vocabulary cannot see of a text in one window; rare tokens, of which a large vocabulary has many; and
 overfitting to a repeated text. Coefficients and exponents were fitted to runs of one and five minutes on two corpora
-(docs/LOG.md), without dropout and in windows of 128 tokens; those of the vocabulary and of overfitting with dropout
-were set by what later runs showed. Short runs refit only the floor, which belongs to the corpus.
+(docs/LOG.md), without dropout and in windows of 128 tokens; those of the vocabulary and of overfitting with dropout,
+and how many weights a text can fill, were set by what later runs showed. Short runs refit only the floor, which belongs
+to the corpus.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import numpy as np
 REPEATS_WORTH = 5.0
 CAPACITY_EXPONENT, TEXT_EXPONENT = 0.25, 0.35
 HARMLESS_EPOCHS = 2.0
+FILLED_WEIGHTS = 2.5
+"""Weights in the blocks that each token of a text can fill: more do not lower the loss (docs/LOG.md)."""
 OVERFITTING_WITHOUT_DROPOUT = 0.02
 FITTED_TOKENS, FITTED_BLOCKS = (5e5, 8e6), (1e5, 3e6)
 """Tokens and block weights of the runs that the law was fitted to."""
@@ -80,7 +83,7 @@ class Exposure:
         useful_bytes = self.useful_tokens * self.bytes_per_token
         return [
             1.0,
-            (1e6 / self.block_parameters) ** CAPACITY_EXPONENT,
+            (1e6 / min(self.block_parameters, FILLED_WEIGHTS * self.unique_tokens)) ** CAPACITY_EXPONENT,
             (1e6 / useful_bytes) ** TEXT_EXPONENT,
             math.sqrt(1000 / self.vocab_size),
             math.sqrt(self.vocab_size / min(self.tokens, self.unique_tokens)),
@@ -114,7 +117,7 @@ class Law:
     text: float = 1.33
     vocabulary: float = 0.35
     rare: float = 1.5
-    overfitting: float = 0.0025
+    overfitting: float = 0.0003
 
     def bits_per_byte(self, exposure: Exposure) -> float:
         """Return the expected loss at the best end: of a run that goes through its text too often, before its limit."""

@@ -25,7 +25,7 @@ class Pace:
 
 
 USEFUL_EPOCHS = 13.0
-"""About as often a run goes through its text before it ends by itself (perf/loss_law.py)."""
+"""Passes over a text up to which batches grow with the tokens of a run: text that comes round wants small ones."""
 USUAL_SHARE_OF_PEAK = 0.74
 """Share of the measured peak at which the arithmetic of training runs (docs/LOG.md)."""
 ROUGH_BATCH_TOKENS = 4096

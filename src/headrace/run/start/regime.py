@@ -35,7 +35,7 @@ class Regime:
 REGIMES = (
     Regime("fresh text", 0.25, {}),
     Regime("a few epochs", 5.0, {"training.weight_decay": 0.5}),
-    Regime("several epochs", 25.0, {"training.weight_decay": 1.0, "training.dropout": 0.2}),
+    Regime("several epochs", 50.0, {"training.weight_decay": 1.0, "training.dropout": 0.2}),
     Regime("many epochs", float("inf"), {"training.weight_decay": 2.0, "training.dropout": 0.3}),
 )
 REGIME_KEYS = sorted({key for regime in REGIMES for key in regime.values})
