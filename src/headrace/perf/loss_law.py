@@ -21,8 +21,8 @@ import numpy as np
 REPEATS_WORTH = 5.0
 CAPACITY_EXPONENT, TEXT_EXPONENT = 0.25, 0.35
 HARMLESS_EPOCHS = 2.0
-FILLED_WEIGHTS = 2.5
-"""Weights in the blocks that each token of a text can fill: more do not lower the loss (docs/LOG.md)."""
+FILLED_WEIGHTS = 0.6
+"""Weights in the blocks that each byte of a text can fill: more do not lower the loss (docs/LOG.md)."""
 OVERFITTING_WITHOUT_DROPOUT = 0.02
 FITTED_TOKENS, FITTED_BLOCKS = (5e5, 8e6), (1e5, 3e6)
 """Tokens and block weights of the runs that the law was fitted to."""
@@ -81,9 +81,10 @@ class Exposure:
     def terms(self) -> list[float]:
         """Return the factor of each coefficient of the law."""
         useful_bytes = self.useful_tokens * self.bytes_per_token
+        filled = min(self.block_parameters, FILLED_WEIGHTS * self.unique_tokens * self.bytes_per_token)
         return [
             1.0,
-            (1e6 / min(self.block_parameters, FILLED_WEIGHTS * self.unique_tokens)) ** CAPACITY_EXPONENT,
+            (1e6 / filled) ** CAPACITY_EXPONENT,
             (1e6 / useful_bytes) ** TEXT_EXPONENT,
             math.sqrt(1000 / self.vocab_size),
             math.sqrt(self.vocab_size / min(self.tokens, self.unique_tokens)),
