@@ -114,7 +114,7 @@ class Law:
     """Coefficients in bits per byte; the defaults were fitted to small runs (docs/LOG.md)."""
 
     floor: float = 0.2
-    capacity: float = 0.36
+    capacity: float = 0.3
     text: float = 1.33
     vocabulary: float = 0.35
     rare: float = 1.5
