@@ -4,8 +4,8 @@ The loss, in bits per byte, is a sum: a floor; what a small network cannot expre
 what a small vocabulary cannot see of a text in one window; rare tokens, of which a large vocabulary has many; and
 overfitting to a repeated text. Coefficients and exponents were fitted to runs of one and five minutes on two corpora
 (docs/LOG.md), without dropout and in windows of 128 tokens; those of capacity, of the vocabulary and of overfitting
-with dropout, and how many weights a text can fill, were set by what later runs showed. Short runs refit only the floor, which belongs
-to the corpus.
+with dropout, and how many weights a text can fill, were set by what later runs showed. Short runs refit only the floor,
+which belongs to the corpus.
 """
 
 from __future__ import annotations
