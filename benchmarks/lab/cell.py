@@ -18,9 +18,9 @@ from typing import Any
 
 from headrace.errors import EXIT_STOPPED, HeadraceError, UsageError
 from headrace.files import write_atomically
-from headrace.run.config import Config, Layers
+from headrace.run.config import Layers
 from headrace.run.corpus import complete_model, prepare_training
-from headrace.run.directory import RunFolder, read_json, read_record
+from headrace.run.directory import RunFolder, read_config, read_json, read_record
 from headrace.run.records import Run
 from headrace.run.start.settle import settled
 from lab.corpora import Corpus, held_out_texts
@@ -88,8 +88,8 @@ def check_request(place: Place, request: dict[str, Any]) -> None:
         )
 
 
-def configure(table: Table, cell: Cell, corpus: Corpus, run: Path) -> tuple[Layers, Config]:
-    """Return the layers of a cell's configuration, and the configuration that they make.
+def configure(table: Table, cell: Cell, corpus: Corpus, run: Path) -> Layers:
+    """Return the layers of a cell's configuration.
 
     The text is tokenised here: no run's time is spent on it, whichever comes first. Every run whose budget is time
     measures anew how to compute its steps, or the first of equal runs would pay for the others.
@@ -112,14 +112,14 @@ def configure(table: Table, cell: Cell, corpus: Corpus, run: Path) -> tuple[Laye
     complete_model(config, prepare_training(config).tokenizer)
     if not is_timed:
         layers.add(cell.budget.limits(config), f"the budget of {cell.budget}")
-    return layers, config if is_timed else layers.build()
+    return layers
 
 
 def run_cell(table: Table, cell: Cell, corpus: Corpus, place: Place, train: Train) -> dict[str, Any]:
     """Train and judge a cell that is claimed, going on where an earlier process was; return its result."""
     request = request_of(table, cell, corpus)
     check_request(place, request)
-    layers, config = configure(table, cell, corpus, place.run)
+    layers = configure(table, cell, corpus, place.run)
     place.lab.mkdir(parents=True, exist_ok=True)
     place.write(REQUEST, request)
     place.write("config.json", layers.values)
@@ -128,7 +128,11 @@ def run_cell(table: Table, cell: Cell, corpus: Corpus, place: Place, train: Trai
     if summary is None:
         raise HeadraceError(f"{place.run}: the run ended without a summary. See {place.lab / 'train.log'}.")
     texts = held_out_texts(corpus, table.judge_bytes)
-    found = judge(place.run, texts, request["context"], config.training.sequence_length)
+    trained = read_config(place.run)  # what the run chose for itself
+    assert trained is not None
+    own_context = trained.training.sequence_length
+    context = own_context if request["context"] == "own" else request["context"]
+    found = judge(place.run, texts, context, own_context)
     result = {
         **{key: request[key] for key in ("variant", "corpus", "budget", "seed")},
         **asdict(found),

@@ -69,9 +69,7 @@ def _point(run: Path) -> Point:
         result["corpus"],
         exposure,
         result["bits_per_byte"],
-        flops_per_token(
-            model, training.sequence_length, training.tokens_per_update, in_update, training.sampled_tokens
-        ),
+        flops_per_token(model, training.mean_window, training.tokens_per_update, in_update, training.sampled_tokens),
         model.num_layers,
         seconds / result["tokens"],
     )

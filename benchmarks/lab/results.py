@@ -37,8 +37,9 @@ def as_markdown(table: Table, rows: Sequence[Row], num_finished: int, failures: 
     """Return the results as tables for people, one for each corpus and budget; the best variant comes first."""
     context = table.judging_context()
     lines = [
-        f"{num_finished} of {len(table.cells)} cells are finished. Bits per byte of the held-out text in windows of"
-        f" {context} tokens; ± is the standard deviation between seeds, and the 95% interval of a difference.",
+        f"{num_finished} of {len(table.cells)} cells are finished. Bits per byte of the held-out text in windows"
+        f" {'as long as in training' if context == 'own' else f'of {context} tokens'}; ± is the standard deviation"
+        " between seeds, and the 95% interval of a difference.",
         "",
     ]
     for corpus, budget in dict.fromkeys((row.corpus, row.budget) for row in rows):

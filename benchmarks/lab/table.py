@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -46,8 +46,9 @@ class Table(BaseModel):
     """Arguments of all variants; a variant's own go over them."""
     baseline: str = ""
     """The variant that the others are compared with; empty: the first."""
-    context: int = Field(default=0, ge=0)
-    """Tokens of the windows in which all models are judged; 0: the longest that a variant trains with."""
+    context: Annotated[int, Field(ge=0)] | Literal["own"] = 0
+    """Tokens of the windows in which all models are judged; 0: the longest that a variant trains with; own: each is
+    judged in windows as long as those that it was trained with."""
     judge_bytes: Size = Field(default=1_000_000, validate_default=True)
     """Most bytes of the held-out text that models are judged on."""
     seed_spread: float = Field(default=0.0, ge=0)
@@ -91,8 +92,8 @@ class Table(BaseModel):
                 layers.add({key: value}, f"variant {variant!r}")
         return layers
 
-    def judging_context(self) -> int:
-        """Return the tokens of the windows in which all models are judged."""
+    def judging_context(self) -> int | Literal["own"]:
+        """Return the tokens of the windows in which all models are judged; own: of those that each was trained with."""
         return self.context or max(self.layers(name, {}).build().training.sequence_length for name in self.variants)
 
 

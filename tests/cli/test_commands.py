@@ -69,9 +69,11 @@ def test_inspect_a_step(command: Command, tmp_path: Path) -> None:
 def test_inspect_a_run(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text(make_text(20_000))
-    hr.train(**settings(Path("a.txt"), Path("runs/one"), **{"training.max_steps": 2, "training.seed": 7}))
+    values = {"training.max_steps": 2, "training.seed": 7, "training.short_windows": 16}
+    hr.train(**settings(Path("a.txt"), Path("runs/one"), **values))
     code, out, err = command("inspect", "--step", 1, "--json")
     assert code == 0, err
+    assert "spread over this update and its neighbours" in out
     assert "using runs/one, the newest run" in err
     rows = json.loads(out.splitlines()[-1])["rows"]
     with hr.Loader("cache", 4, 32, seed=7, split="train", validation_fraction=0.05) as loader:

@@ -18,7 +18,7 @@ from headrace.distributed.pieces import local
 from headrace.run import environment
 from headrace.run import pretraining as pretrain
 from headrace.run.config import Layers
-from headrace.training.presentation import Presentation, TokenBatch
+from headrace.training.showing.presentation import Presentation, TokenBatch
 from headrace.training.step import TrainStep
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from headrace.errors import CorpusError, UsageError
@@ -69,13 +70,16 @@ def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[
     assert any("times" in text for text in proposal.assumptions), "the small corpus repeats"
 
 
-def test_a_proposal_has_the_recipe_for_its_epochs(corpus: Path, tried: list[Config]) -> None:
+def test_a_proposal_has_the_recipe_for_its_epochs(
+    corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     proposal = room.propose(given(corpus), minutes=60)
     training = proposal.config.training
     assert proposal.prospect.exposure.epochs > 10, "the corpus is small"
     assert 0 < training.num_epochs < proposal.prospect.exposure.epochs
     assert training.dropout > 0 and training.weight_decay > 0.1
-    assert training.short_windows == 128
+    assert (training.max_length, training.short_windows) == (512, 256)
     kept = room.propose(given(corpus, **{"training.dropout": 0, "training.num_epochs": 5}), minutes=60).config.training
     assert kept.dropout == 0
 
@@ -84,6 +88,11 @@ def test_more_time_gives_a_larger_network(corpus: Path, tried: list[Config], mon
     monkeypatch.setattr(room, "divide_corpus", lambda _: [type("Segment", (), {"nbytes": 10**10})])
     minute, day = (room.propose(given(corpus), minutes).prospect.exposure.parameters for minutes in (1, 1440))
     assert minute < day
+
+
+@pytest.mark.parametrize("values", [{"model.context": 300}, {"training.batch_size": 5}, {"model.arch": "gpt2"}])
+def test_sequences_suit_what_is_given(corpus: Path, tried: list[Config], values: dict[str, Any]) -> None:
+    assert room.propose(given(corpus, **values), minutes=5).config.training.max_length == 256
 
 
 def test_what_is_given_stays(corpus: Path, tried: list[Config]) -> None:

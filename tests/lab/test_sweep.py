@@ -134,6 +134,14 @@ def test_all_models_are_judged_at_the_longer_context(sweep: Make) -> None:
     assert "learned positions end at 16" in learned["note"] and not short["note"]
 
 
+def test_models_can_be_judged_in_windows_of_their_own(sweep: Make) -> None:
+    made = sweep(seeds=1, variants={"long": "", "short": "max_length=16"}, context="own")
+    made.run()
+    long, short = made.results()
+    assert [(r["context"], r["own_context"]) for r in (long, short)] == [(32, 32), (16, 16)]
+    assert short["own_bits_per_byte"] == short["bits_per_byte"]
+
+
 def test_judging_agrees_with_plain_cross_entropy(sweep: Make) -> None:
     import numpy as np
     import torch

@@ -16,7 +16,9 @@ PACE = Pace(per_flop=1e-11, per_layer=1e-6)
 
 def prospect(width: int, layers: int, seconds: float, unique_tokens: float) -> Prospect:
     model = ModelConfig(d_model=width, num_layers=layers, vocab_size=1024, context=128)
-    return foresee(model, 128, update_flops(model, "muon", torch.float32), unique_tokens, 3.0, seconds, PACE, Law())
+    return foresee(
+        model, 128, 128, update_flops(model, "muon", torch.float32), unique_tokens, 3.0, seconds, PACE, Law()
+    )
 
 
 def best_shape(seconds: float, unique_tokens: float) -> float:

@@ -10,9 +10,10 @@ import pytest
 from headrace.stages import Stage
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
-from headrace.training.loop import BatchStream, Findings, Loop, StepInfo
+from headrace.training.loop import Findings, Loop, StepInfo
 from headrace.training.pauses import Due, EvaluationCosts, Pauses
 from headrace.training.schedule import Limits, Position, learning_rate_factor
+from headrace.training.showing.windows import BatchStream, DealtWindows
 from headrace.training.step import StepResult, StepSeconds, TrainStep
 from tests.training.tiny import random_batch
 
@@ -91,8 +92,8 @@ class World:
         training = TrainingConfig(**settings)
         limits = Limits.from_config(training, 1000)
         self.loop = Loop(
-            training, limits, cast(BatchStream, self), cast(TrainStep, self), position or Position(), self, self,
-            save_bytes=10_000_000, clock=lambda: self.now_s,
+            training, limits, DealtWindows(cast(BatchStream, self)), cast(TrainStep, self), position or Position(),
+            self, self, save_bytes=10_000_000, clock=lambda: self.now_s,
         )  # fmt: skip
         return list(self.loop.steps())
 

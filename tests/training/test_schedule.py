@@ -10,9 +10,10 @@ from headrace.data.batch import Batch
 from headrace.distributed.replicas import Replica
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
-from headrace.training.loop import BatchStream, Loop
+from headrace.training.loop import Loop
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.schedule import Limits, Position, learning_rate_factor
+from headrace.training.showing.windows import BatchStream, DealtWindows
 from headrace.training.step import TrainStep
 from tests.training.tiny import Nothing, random_batch, small
 
@@ -37,7 +38,13 @@ def test_the_learning_rate_falls_to_what_is_asked(schedule: Any) -> None:
     training = TrainingConfig(schedule=schedule, final_learning_rate=0.0, warmup=0.1, max_steps=1000)
     step = TrainStep(Replica(network), Optimizer(network, training), Execution(8), 1.0)
     loop = Loop(
-        training, Limits(1000, None), cast(BatchStream, _Endless()), step, Position(step=998), Nothing(), Nothing()
+        training,
+        Limits(1000, None),
+        DealtWindows(cast(BatchStream, _Endless())),
+        step,
+        Position(step=998),
+        Nothing(),
+        Nothing(),
     )
     rates = [info.learning_rate for info in loop.steps()]
     assert len(rates) == 2

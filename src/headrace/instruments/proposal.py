@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
+
+import torch
 
 from headrace.data.corpus.segments import divide_corpus
 from headrace.errors import UsageError
 from headrace.instruments.short_run import ShortRun, train_briefly
 from headrace.machine.hardware import available_memory_bytes
+from headrace.models.config import ModelConfig
 from headrace.models.counts import count
 from headrace.perf.loss_law import Exposure, Law, law_for, longest
 from headrace.perf.pace import Pace, Prospect, fit_pace, flops_per_token, foresee
 from headrace.perf.search_space import (
+    SHORTEST_LENGTH,
     batch_size_for,
     expected_bytes_per_token,
     learning_rate_for,
@@ -29,12 +33,13 @@ from headrace.perf.search_space import (
     sequence_length_for,
     shapes,
     short_windows_for,
+    spread_batch,
     vocabularies_for,
 )
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, given_cache, training_sources
 from headrace.run.memory import count_memory
-from headrace.run.start.budget import set_value
+from headrace.run.start.budget import most_context, set_value
 from headrace.run.start.regime import recipe_for
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
@@ -119,6 +124,8 @@ class Search:
                 " --minutes, `headrace plan` says what continuing costs."
             )
         base = _without_shape(given)
+        self._most_context = most_context(ModelConfig(**_of_section(given, "model", ("arch", "context"))))
+        self._num_threads = given.values.get("training.threads") or torch.get_num_threads()
         cache = given_cache(base)
         if cache is not None:
             raise UsageError(
@@ -202,6 +209,7 @@ class Search:
         return foresee(
             config.model,
             training.sequence_length,
+            training.mean_window,
             update_flops(config.model, training.optimizer, Execution.from_config(training).dtype),
             unique_tokens,
             per_token,
@@ -252,7 +260,11 @@ class Search:
     def _build(self, values: dict[str, Any]) -> Config | None:
         """Return a configuration of the given values over the proposed ones; None where they do not go together."""
         layers = Layers()
-        layers.add({"training.max_length": sequence_length_for(self._minutes)}, "plan")
+        tokens = self.train_bytes / expected_bytes_per_token(values["model.vocab_size"])
+        length = sequence_length_for(self._minutes, tokens, self._most_context)
+        if "training.batch_size" in self._given.values:  # it was meant for sequences as they are elsewhere
+            length = SHORTEST_LENGTH
+        layers.add({"training.max_length": length}, "plan")
         if self._is_by_muon():
             layers.add({"training.learning_rate": learning_rate_for(values["model.d_model"], SCOUT_TOKENS)}, "plan")
         layers.add(values, "plan")
@@ -277,9 +289,19 @@ class Search:
         return config
 
     def _with_batch(self, config: Config, batch_size: int) -> Config:
+        """Return a copy with this batch where none is given, spread over the threads where no length is given."""
         config = config.model_copy(deep=True)
-        if "training.batch_size" not in self._given.values:
-            config.training.batch_size = batch_size
+        given, training = self._given.values, config.training
+        if "training.batch_size" in given:
+            return config
+        training.batch_size = batch_size
+        if "training.max_length" not in given:
+            spread = spread_batch(training.sequence_length, batch_size, self._num_threads)
+            training.max_length, training.batch_size = spread
+            if "training.short_windows" not in given:
+                training.short_windows = short_windows_for(training.sequence_length)
+            if "model.context" not in given:
+                config.model.context = training.sequence_length
         return config
 
 
@@ -290,6 +312,11 @@ def _without_shape(given: Layers) -> Config:
     layers.add(about_text, "given")
     layers.origins = given.origins
     return layers.build()
+
+
+def _of_section(given: Layers, section: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return some given values of a section, by name."""
+    return {name: given.values[f"{section}.{name}"] for name in names if f"{section}.{name}" in given.values}
 
 
 def _parameters(config: Config) -> int:
@@ -305,7 +332,8 @@ def _pace_of(run: ShortRun) -> tuple[float, int, float]:
     model, training = run.config.model, run.config.training
     batch_tokens = training.tokens_per_update
     in_update = update_flops(model, training.optimizer, Execution.from_config(training).dtype)
-    flops = flops_per_token(model, training.sequence_length, batch_tokens, in_update, training.sampled_tokens)
+    window = training.windows[0][1]  # of more than half of the steps, and so of the median that was measured
+    flops = flops_per_token(model, window, batch_tokens, in_update, training.sampled_tokens)
     return flops, model.num_layers, run.seconds_per_token
 
 

@@ -29,7 +29,7 @@ from headrace.training.execution import Execution
 from headrace.training.optimizers import assignment
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.optimizers.related import usual_parts
-from headrace.training.presentation import AS_IT_IS, Presentation
+from headrace.training.showing.presentation import AS_IT_IS, Presentation
 from headrace.training.step import TrainStep, accumulate
 from headrace.training.ways.activations import activation_bytes_per_token, native_bytes_per_token
 from headrace.training.ways.alternatives import candidate_sizes, default_micro_batch

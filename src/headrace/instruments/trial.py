@@ -30,9 +30,9 @@ from headrace.training.autotune import choose_execution
 from headrace.training.execution import Execution
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.optimizers.related import usual_parts
-from headrace.training.presentation import Presentation
+from headrace.training.showing.presentation import Presentation
+from headrace.training.showing.vocabulary import open_flat_sampler, open_sampler
 from headrace.training.step import TrainStep
-from headrace.training.vocabulary import open_flat_sampler, open_sampler
 
 LEAST_TOKENS = 1024  # computed at a time; enough for products to run at full rate
 LEAST_SECONDS = 0.3  # short steps are repeated until a measurement takes this long
@@ -116,7 +116,7 @@ class _Bench:
             batch = self._next()
             waited = time.perf_counter() - asked
             rows = batch.rows(slice(0, self._num_rows))
-            presentation = Presentation.at(training, 1.0, self._num_steps, ALONE, batch, self._sampler)
+            presentation = Presentation.at(training, 0, self._num_steps, ALONE, batch, self._sampler)
             seconds = self._step(rows, PEAK_FACTOR, presentation).seconds
             self._num_steps += 1
             passes = (seconds.forward + seconds.backward) * training.batch_size / self._num_rows

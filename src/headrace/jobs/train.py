@@ -13,7 +13,8 @@ from headrace.run.presets import FIRST_RUN
 from headrace.run.pretraining import Pretraining
 from headrace.run.records import Run
 from headrace.run.start.budget import is_open
-from headrace.training.loop import BatchStream, StepInfo
+from headrace.training.loop import StepInfo
+from headrace.training.showing.windows import BatchStream
 
 Hook = Callable[[StepInfo], None]
 

@@ -1,6 +1,6 @@
 """The tokens of the vocabulary that the loss of an update compares: its own, and some that stand for all others.
 
-Who draws them: training/vocabulary.py. What that is worth: docs/design/vocabulary.md.
+Who draws them: training/showing/vocabulary.py. What that is worth: docs/design/vocabulary.md.
 """
 
 from __future__ import annotations

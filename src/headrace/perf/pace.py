@@ -74,23 +74,25 @@ def fit_pace(measured: Sequence[tuple[float, int, float]]) -> Pace:
 
 def flops_per_token(
     model: ModelConfig,
-    sequence_length: int,
+    mean_window: float,
     batch_tokens: int,
     update_flops: Mapping[str, float],
     num_drawn: int = 0,
 ) -> float:
     """Return the training FLOPs per token, optimizer included; its share shrinks as the batch grows.
 
-    `num_drawn`: tokens of the vocabulary that updates compare beside those of their batch; 0: all.
+    `mean_window`: tokens that the network sees at once, averaged over the run. `num_drawn`: tokens of the vocabulary
+    that updates compare beside those of their batch; 0: all.
     """
     num_logits = num_candidates(model.vocab_size, batch_tokens, num_drawn)
-    work = count_work(model, sequence_length, batch_tokens, update_flops, num_logits=num_logits)
+    work = count_work(model, mean_window, batch_tokens, update_flops, num_logits=num_logits)
     return sum(work.timed_flops.values()) / batch_tokens
 
 
 def foresee(
     model: ModelConfig,
     sequence_length: int,
+    mean_window: float,
     update_flops: Mapping[str, float],
     unique_tokens: float,
     bytes_per_token: float,
@@ -102,14 +104,15 @@ def foresee(
 ) -> Prospect:
     """Estimate the result of training a network for this many seconds; a `batch_size` of 0 is chosen to suit.
 
-    `num_drawn`: tokens of the vocabulary that updates compare beside those of their batch; 0: all.
+    `mean_window`: tokens that the network sees at once, averaged over the run. `num_drawn`: tokens of the vocabulary
+    that updates compare beside those of their batch; 0: all.
     """
     layers_s = pace.per_layer * model.num_layers
-    least_flops = flops_per_token(model, sequence_length, ROUGH_BATCH_TOKENS, update_flops, num_drawn)
+    least_flops = flops_per_token(model, mean_window, ROUGH_BATCH_TOKENS, update_flops, num_drawn)
     rough = seconds / (pace.per_flop * least_flops + layers_s)
     useful = min(rough, USEFUL_EPOCHS * unique_tokens)
     batch_size = batch_size or batch_size_for(useful, sequence_length)
-    flops = flops_per_token(model, sequence_length, batch_size * sequence_length, update_flops, num_drawn)
+    flops = flops_per_token(model, mean_window, batch_size * sequence_length, update_flops, num_drawn)
     tokens_per_second = 1 / (pace.per_flop * flops + layers_s)
     counts = count(model, sequence_length)
     tokens = max(1.0, seconds * tokens_per_second)

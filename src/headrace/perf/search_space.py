@@ -14,7 +14,10 @@ MOST_BLOCKS_PER_TOKEN = 12.0  # weights in the blocks, for each token of the cor
 # Batches grow with the square root of the tokens trained on: larger batches give less noisy gradients.
 BATCH_TOKENS, BATCH_TOKENS_AT = 2048, 3e6
 LEARNING_RATE, LEARNING_RATE_WIDTH, LEARNING_RATE_TOKENS = 0.006, 256, 6e6  # wider networks, longer runs: less
-SHORT_WINDOWS = 128  # shorter ones teach too little of what comes further back
+SHORTEST_LENGTH, LONGEST_LENGTH = 256, 1024  # tokens of a sequence
+LEAST_SEQUENCES = 256  # of a text: fewer and longer ones would leave the order of a small text little to shuffle
+LEAST_LONG_MINUTES = 2.0  # time from which sequences are longer than the shortest
+SHORTEST_WINDOWS, SHORT_WINDOWS = 128, 256  # of the shortest sequences in the first half of a run, and of longer ones
 LEAST_BATCH_TOKENS, MOST_BATCH_TOKENS = 1024, 65_536
 
 
@@ -89,22 +92,42 @@ def related_tokens_for(tokenizer: str) -> float:
     return 0.0 if tokenizer in ("byte", "char") else 0.5
 
 
-def sequence_length_for(minutes: float) -> int:
-    """Return the sequence length for a training time: only long runs learn to use distant context.
+def sequence_length_for(minutes: float, unique_tokens: float, context: int = 0) -> int:
+    """Return the sequence length for a training time and the tokens of a text.
 
-    >>> sequence_length_for(5), sequence_length_for(600)
-    (256, 512)
+    Far context is worth most where there is time to learn to use it, and text enough to shuffle. `context`: the most
+    tokens that the network takes at once; 0: any number.
+
+    >>> sequence_length_for(1, 1e7), sequence_length_for(5, 1e7), sequence_length_for(5, 150_000)
+    (256, 1024, 512)
+    >>> sequence_length_for(5, 1e7, context=700)
+    512
     """
-    return 256 if minutes < 240 else 512
+    length = LONGEST_LENGTH if minutes >= LEAST_LONG_MINUTES else SHORTEST_LENGTH
+    most = min(unique_tokens / LEAST_SEQUENCES, context or LONGEST_LENGTH)
+    while length > SHORTEST_LENGTH and length > most:
+        length //= 2
+    return length
+
+
+def spread_batch(sequence_length: int, batch_size: int, num_sequences: int) -> tuple[int, int]:
+    """Return a sequence length and a batch of as many tokens, in at least this many sequences if they can be so short.
+
+    >>> spread_batch(1024, 2, num_sequences=2), spread_batch(1024, 2, num_sequences=8)
+    ((1024, 2), (256, 8))
+    """
+    while batch_size < num_sequences and sequence_length > SHORTEST_LENGTH:
+        sequence_length, batch_size = sequence_length // 2, 2 * batch_size
+    return sequence_length, batch_size
 
 
 def short_windows_for(sequence_length: int) -> int:
     """Return the windows into which sequences are cut in the first half of a run; 0: they stay whole.
 
-    >>> short_windows_for(256), short_windows_for(1024), short_windows_for(128), short_windows_for(250)
-    (128, 512, 0, 0)
+    >>> [short_windows_for(length) for length in (1024, 512, 256, 128, 250)]
+    [256, 256, 128, 0, 0]
     """
-    window = max(SHORT_WINDOWS, sequence_length // 2)
+    window = max(SHORTEST_WINDOWS, min(SHORT_WINDOWS, sequence_length // 2))
     return window if sequence_length > window and sequence_length % window == 0 else 0
 
 

@@ -44,14 +44,15 @@ from headrace.run.summary import Tally, recall
 from headrace.run.trackers.beside import open_trackers
 from headrace.stages import Stage
 from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoint_bytes
-from headrace.training.loop import BatchStream, Loop, StepInfo, StopWaiting
+from headrace.training.loop import Loop, StepInfo, StopWaiting
 from headrace.training.optimizers.average import WeightAverage, average_bytes
 from headrace.training.optimizers.optimizer import Optimizer
 from headrace.training.pauses import FEWEST_TOKENS, MOST_TOKENS, Due
 from headrace.training.restore import load_optimizer, load_training_weights
 from headrace.training.schedule import Limits, Position
+from headrace.training.showing.vocabulary import open_sampler
+from headrace.training.showing.windows import BatchStream, DealtWindows
 from headrace.training.step import TrainStep
-from headrace.training.vocabulary import open_sampler
 
 
 class Pretraining:
@@ -164,7 +165,7 @@ class Pretraining:
             group.keep_to_own_cores()
         self.loader = stack.enter_context(open_training(config, group.rank, group.world_size, self.activity, kept))
         check_same_corpus(self.loader.state(), group)
-        self._batches: BatchStream = self._given_batches or self.loader
+        self._batches = DealtWindows(self._given_batches or self.loader)
         self.tokenizer = self.loader.cache.tokenizer
         complete_model(config, self.tokenizer)
 
@@ -323,7 +324,7 @@ class Pretraining:
         tally.finish()
         run.was_stopped = self.loop.was_stopped
         run.corpus = self.corpus()
-        if self._batches is self.loader and self.loader.is_mixture:
+        if self._given_batches is None and self.loader.is_mixture:
             run.rows_by_source = self.loader.rows_by_source(run.steps)
         if self.group.is_main:
             self._describe_corpus()

@@ -17,9 +17,9 @@ from headrace.models.config import ModelConfig
 from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
-from headrace.training.presentation import Presentation
+from headrace.training.showing.presentation import Presentation
+from headrace.training.showing.vocabulary import open_flat_sampler
 from headrace.training.step import accumulate
-from headrace.training.vocabulary import open_flat_sampler
 from headrace.training.ways.alternatives import (
     alternatives,
     candidate_sizes,

@@ -17,7 +17,7 @@ from headrace.distributed.replicas import Replica
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.training.autotune import Search
 from headrace.training.execution import Execution
-from headrace.training.presentation import AS_IT_IS, Presentation, TokenBatch
+from headrace.training.showing.presentation import AS_IT_IS, Presentation, TokenBatch
 from headrace.training.step import StepSeconds, accumulate
 from headrace.training.ways.alternatives import rows_to_measure
 from headrace.training.ways.memory import Demand

@@ -14,7 +14,7 @@ MAX_UPDATE_TOKENS = 1 << 30
 MAX_THREADS = 4096
 MAX_PROMPTS = 16
 SHORT_SHARE = 0.5
-"""Share of a run in which sequences are cut into short windows, where they are."""
+"""Share of what is left of a run after which windows grow to twice their length, until sequences are whole."""
 
 
 class TrainingConfig(BaseModel):
@@ -45,7 +45,8 @@ class TrainingConfig(BaseModel):
     rate falls so that it ends with them: the time of the last evaluation and save is set aside."""
     short_windows: int = Field(default=0, ge=0, le=1 << 24)
     """Tokens of the windows into which sequences are cut in the first half of the run: short ones are learned sooner.
-    It must divide max_length; 0: sequences stay whole. Where the network is chosen for a time limit, so is this."""
+    Windows double then, and again at each half of what is left, until sequences are whole. It must divide max_length;
+    0: sequences stay whole. Where the network is chosen for a time limit, so is this."""
     dropout: float = Field(default=0, ge=0, lt=1)
     """Share of the numbers that each step leaves out at random, of what goes into the blocks and into the head: against
     learning a text by heart. Where it is not given, it follows from how often the text comes round, as weight decay
@@ -135,9 +136,36 @@ class TrainingConfig(BaseModel):
         return count_pieces(self.sequence_length, self.short_windows)
 
     @property
+    def windows(self) -> list[tuple[float, int]]:
+        """Tokens of the windows that a run sees, one length after the other, each with its share of the run.
+
+        >>> TrainingConfig(max_length=1024, short_windows=256).windows
+        [(0.5, 256), (0.25, 512), (0.25, 1024)]
+        """
+        shares, left, window = [], 1.0, self.short_windows
+        while count_pieces(self.sequence_length, window) > 1:
+            shares.append((SHORT_SHARE * left, window))
+            left, window = (1 - SHORT_SHARE) * left, 2 * window
+        return [*shares, (left, self.sequence_length)]
+
+    def window_at(self, progress: float) -> int:
+        """Return the tokens of the windows into which sequences are cut at a point of the run; 0: they stay whole.
+
+        >>> config = TrainingConfig(max_length=1024, short_windows=256)
+        >>> [config.window_at(progress) for progress in (0.0, 0.49, 0.5, 0.75, 1.0)]
+        [256, 256, 512, 0, 0]
+        """
+        end = 0.0
+        for share, window in self.windows[:-1]:
+            end += share
+            if progress < end:
+                return window
+        return 0
+
+    @property
     def mean_window(self) -> float:
         """Tokens of a window, averaged over the steps of a run: what attention costs is in proportion to it."""
-        return self.sequence_length * (SHORT_SHARE / self.pieces + 1 - SHORT_SHARE)
+        return sum(share * window for share, window in self.windows)
 
     def num_logits(self, vocab_size: int) -> int:
         """Return how many tokens of the vocabulary an update usually compares each target with."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from headrace.errors import TrainingError
-from headrace.training.presentation import TokenBatch
+from headrace.training.showing.presentation import TokenBatch
 from headrace.training.step import StepResult, TrainStep
 
 MAX_BAD_STEPS = 5  # skipped updates in a row that end a run

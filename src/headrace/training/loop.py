@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from headrace.distributed.group import ALONE, Group
 from headrace.stages import Stage, update_seconds
@@ -13,24 +13,15 @@ from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
 from headrace.training.health import Health, broken
 from headrace.training.pauses import Due, EvaluationCosts, Pauses
-from headrace.training.presentation import Presentation, TokenBatch
 from headrace.training.schedule import Limits, Position, learning_rate_factor
+from headrace.training.showing.presentation import Presentation, TokenBatch
+from headrace.training.showing.vocabulary import VocabularySampler
+from headrace.training.showing.windows import DealtWindows
 from headrace.training.step import StepResult, TrainStep
-from headrace.training.vocabulary import VocabularySampler
 
 
 class StopWaiting(Exception):  # noqa: N818 - a request, not an error
     """A request to stop, raised by a stream of batches instead of waiting for the next one."""
-
-
-class BatchStream(Protocol):
-    """An endless stream of batches that knows its place; the data engine's `Loader` is one."""
-
-    def __next__(self) -> TokenBatch: ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def restore(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,7 @@ class Loop:
         self,
         config: TrainingConfig,
         limits: Limits,
-        batches: BatchStream,
+        batches: DealtWindows,
         train_step: TrainStep,
         position: Position,
         evaluating: Evaluating,
@@ -159,13 +150,13 @@ class Loop:
             # The warm-up counts from the first step, whose learning rate would else be 0.
             factor = learning_rate_factor(self._config, max(progress, limits.progress(1, 0.0)))
             try:
-                batch = next(self._batches)
+                batch, window = self._batches.next(self._config.window_at(progress))
             except StopWaiting:
                 self.was_stopped = True
                 self._save_last()
                 return
             waited_s = self._clock() - step_began
-            presentation = Presentation.at(self._config, progress, position.step, self._group, batch, self._sampler)
+            presentation = Presentation.at(self._config, window, position.step, self._group, batch, self._sampler)
             result = self._train_step(batch, factor, presentation)
             info = self._count(batch, result, waited_s, self._clock() - began)
             info.learning_rate = self._config.learning_rate * factor

@@ -19,7 +19,7 @@ from headrace.models.network import Network
 from headrace.training.execution import Execution
 from headrace.training.optimizers.average import WeightAverage
 from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.presentation import AS_IT_IS, Presentation, Shown, TokenBatch
+from headrace.training.showing.presentation import AS_IT_IS, Presentation, Shown, TokenBatch
 from headrace.training.ways.memory import SPARE_BYTES, pass_bytes
 
 CLIPPING_EPSILON = 1e-6

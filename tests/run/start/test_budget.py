@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from headrace.data.prepare import prepare
 from headrace.distributed.group import Group
@@ -128,6 +129,43 @@ def test_a_cache_in_the_named_folder_keeps_its_tokenizer(corpus: Path) -> None:
 def test_processes_share_the_chosen_batch_evenly(much_text: Path) -> None:
     config = configured(much_text, training__max_minutes=1, training__micro_batch_size=5)
     assert choose(config, num_processes=3).values["training.batch_size"] % 15 == 0
+
+
+def test_longer_runs_on_much_text_get_longer_sequences(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    short, long = (choose(configured(much_text, training__max_minutes=minutes)).values for minutes in (1, 30))
+    assert (short["training.max_length"], short["training.short_windows"]) == (256, 128)
+    assert (long["training.max_length"], long["training.short_windows"]) == (1024, 256)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"model__context": 300}, {"model__arch": "gpt2"}, {"training__batch_size": 8}, {"training__micro_batch_size": 16}],
+)
+def test_sequences_suit_a_given_context_architecture_and_batch(much_text: Path, values: dict[str, Any]) -> None:
+    config = configured(much_text, training__max_minutes=5, **values)
+    fill_in(config)
+    assert config.training.max_length == 256
+
+
+def test_a_small_text_is_cut_into_sequences_enough_to_shuffle(corpus: Path) -> None:
+    values = choose(configured(corpus, training__max_minutes=30)).values
+    assert values["training.max_length"] == 256
+
+
+def test_every_thread_gets_a_sequence_of_the_batch(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(much_text, training__max_minutes=5)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = choose(config).values
+    for num_threads, num_processes in ((8, 1), (2, 4)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=num_threads: threads)
+        values = choose(config, num_processes=num_processes).values
+        assert values["training.batch_size"] >= 8
+        assert values["training.max_length"] < alone["training.max_length"]
+        tokens = [found["training.max_length"] * found["training.batch_size"] for found in (alone, values)]
+        assert tokens[0] == tokens[1]
+        given = configured(much_text, training__max_minutes=5, training__max_length=1024)
+        assert choose(given, num_processes=num_processes).prospect.batch_size == alone["training.batch_size"]
 
 
 def test_the_learning_rate_of_muon_is_not_taken_for_adamw(much_text: Path) -> None:

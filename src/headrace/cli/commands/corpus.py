@@ -152,10 +152,13 @@ def inspect(
     """
     folder = folder or newest_run()
     options: dict[str, Any] = {"batch_size": 8, "sequence_length": 256, "packing": "stream"}
+    notices: list[str] = []
     if is_run(folder):
         with display.loading(in_plain_lines=False):
             cache, config = cache_of_run(folder)
             options = options_of(config)
+        if config.training.pieces > 1:
+            notices = ["while windows were short, these sequences were spread over this update and its neighbours"]
     else:
         cache = Cache.open(folder)
     given: dict[str, Any] = {"batch_size": batch_size, "sequence_length": sequence_length, "seed": seed}
@@ -172,6 +175,7 @@ def inspect(
         result["step"] = step
         result["rows"] = explain_step(cache, step, **options | _given(given))
         cache_view.show_rows(step, result["rows"])
+        display.show_notices(notices, display.out)
     if not verify and step is None:
         options |= _given(given)
         result = describe(cache, options["sequence_length"], options["packing"])

@@ -42,7 +42,8 @@ class CheckpointState(Record):
     position: Position
     """Steps, tokens and time so far, skipped updates, and the best validation loss."""
     loader: dict[str, Any]
-    """State of the loader: its place in the order of batches, and fingerprints of the corpus."""
+    """State of the loader: its place in the order of batches, and fingerprints of the corpus; while the windows of some
+    batches are dealt out, that before these batches, and under `dealt_windows` how many of them were shown."""
     execution: Annotated[Execution, BeforeValidator(upgrade_saved)]
     """How steps are computed: micro-batch, precision, kernels, threads."""
     is_execution_final: bool = True

@@ -24,15 +24,19 @@ from headrace.distributed.group import ALONE, Group
 from headrace.machine.hardware import available_memory_bytes
 from headrace.machine.measure import PRECISIONS
 from headrace.machine.peak import measure_peak_flops
+from headrace.models.architecture import find_architecture
+from headrace.models.config import ModelConfig
 from headrace.perf.loss_law import Law, law_for
 from headrace.perf.pace import Pace, Prospect, foresee, usual_pace
 from headrace.perf.search_space import (
+    SHORTEST_LENGTH,
     learning_rate_for,
     related_tokens_for,
     sampled_tokens_for,
     sequence_length_for,
     shapes,
     short_windows_for,
+    spread_batch,
     usual_bytes_per_token,
     vocabularies_for,
 )
@@ -123,15 +127,18 @@ def choose(config: Config, num_machines: int = 1, num_processes: int = 1) -> Cho
     free = MEMORY_SHARE * available_memory_bytes()
     found.sort(key=lambda one: (one[0].broken_rules, one[0].bits_per_byte))
     found = _tokenised_first(config, found)
-    unit = num_processes * max(config.training.micro_batch_size, 1)
+    smallest: tuple[float, _Candidate] | None = None
     for prospect, values in found:
-        values = {
-            **values,
-            **_learning_rate(config, prospect, values),
-            "training.batch_size": -(-prospect.batch_size // unit) * unit,
-        }
-        if count_memory(_with(config, values), Execution(1), 0).total <= free:
+        values |= _learning_rate(config, prospect, values)
+        values |= _batch(config, prospect.batch_size, values["training.max_length"], num_processes)
+        needed = count_memory(_with(config, values), Execution(1), 0).total
+        if smallest is None or needed < smallest[0]:
+            smallest = needed, (prospect, values)
+        if needed <= free:
             break
+    else:  # nothing fits: what is nearest to it
+        assert smallest is not None
+        prospect, values = smallest[1]
     open_values = {key: value for key, value in values.items() if not is_given(config, key)}
     return Chosen(open_values, minutes, prospect)
 
@@ -231,20 +238,42 @@ def _cache_in_folder(config: Config) -> Cache | None:
 def _candidates(config: Config, corpus: _Corpus) -> Iterator[dict[str, Any]]:
     """Yield the values of every network that is worth thinking of, as far as the given values leave a choice."""
     minutes = config.training.max_minutes or DEFAULT_MINUTES
-    is_length_given, is_drawn = is_given(config, "training.max_length"), is_given(config, "training.sampled_tokens")
-    length = config.training.max_length if is_length_given else sequence_length_for(minutes)
+    training, is_drawn = config.training, is_given(config, "training.sampled_tokens")
+    is_cut = is_given(config, "training.short_windows")
     for size in [corpus.vocab_size] if corpus.vocab_size else vocabularies_for(corpus.num_bytes):
         tokenizer = corpus.tokenizer or f"bpe:{size}"
+        unique_tokens = corpus.num_bytes / usual_bytes_per_token(tokenizer, size)
+        length = _sequence_length(config, minutes, unique_tokens)
         for width, layers in shapes():
             yield {
                 "model.d_model": width,
                 "model.num_layers": layers,
                 "training.max_length": length,
-                "training.short_windows": short_windows_for(length),
-                "training.sampled_tokens": config.training.sampled_tokens if is_drawn else sampled_tokens_for(size),
+                "training.short_windows": training.short_windows if is_cut else short_windows_for(length),
+                "training.sampled_tokens": training.sampled_tokens if is_drawn else sampled_tokens_for(size),
                 "training.related_tokens": related_tokens_for(tokenizer),
                 "data.tokenizer": tokenizer,
             }
+
+
+def _sequence_length(config: Config, minutes: float, unique_tokens: float) -> int:
+    """Return the sequence length that is given, or one that suits time and text.
+
+    A given batch keeps the shortest: longer sequences would give updates more tokens than whoever gave it expects.
+    """
+    if is_given(config, "training.max_length"):
+        return config.training.max_length
+    if is_given(config, "training.batch_size"):
+        return SHORTEST_LENGTH
+    return sequence_length_for(minutes, unique_tokens, most_context(config.model))
+
+
+def most_context(model: ModelConfig) -> int:
+    """Return the most tokens that the network of a configuration should be shown at once; 0: any number.
+
+    Positions that are learned would be learned too rarely where sequences are long.
+    """
+    return model.context or (SHORTEST_LENGTH if find_architecture(model.arch).is_context_fixed else 0)
 
 
 def _learning_rate(config: Config, prospect: Prospect, values: dict[str, Any]) -> dict[str, float]:
@@ -254,6 +283,19 @@ def _learning_rate(config: Config, prospect: Prospect, values: dict[str, Any]) -
     seen = prospect.exposure
     tokens = law_of(config).best_share(seen) * seen.tokens
     return {"training.learning_rate": learning_rate_for(values["model.d_model"], tokens)}
+
+
+def _batch(config: Config, batch_size: int, length: int, num_processes: int) -> dict[str, int]:
+    """Return batch, sequence length and windows: enough sequences for all threads, the same number for each process."""
+    unit = num_processes * max(config.training.micro_batch_size, 1)
+    if not (is_given(config, "training.max_length") or is_given(config, "training.batch_size")):
+        num_threads = num_processes * (config.training.threads or torch.get_num_threads())
+        length, batch_size = spread_batch(length, batch_size, max(num_threads, unit))
+    return {
+        "training.max_length": length,
+        "training.short_windows": short_windows_for(length),
+        "training.batch_size": -(-batch_size // unit) * unit,
+    }
 
 
 def _with(config: Config, values: dict[str, Any]) -> Config:
@@ -273,6 +315,7 @@ def _foresee(config: Config, values: dict[str, Any], corpus: _Corpus, pace: Pace
     return foresee(
         model,
         training.sequence_length,
+        training.mean_window,
         update_flops(model, training.optimizer, Execution.from_config(training).dtype),
         max(1.0, corpus.num_bytes / bytes_per_token),
         bytes_per_token,

@@ -123,9 +123,7 @@ def expected_tokens(config: Config, limits: Limits, num_machines: int) -> float:
     if limits.seconds is None:
         return tokens
     in_update = update_flops(model, training.optimizer, Execution.from_config(training).dtype)
-    flops = flops_per_token(
-        model, training.sequence_length, training.tokens_per_update, in_update, training.sampled_tokens
-    )
+    flops = flops_per_token(model, training.mean_window, training.tokens_per_update, in_update, training.sampled_tokens)
     pace = machine_pace(num_machines)
     seconds_per_token = pace.per_flop * flops + pace.per_layer * model.num_layers
     return min(tokens, TRAINING_SHARE * limits.seconds / seconds_per_token)

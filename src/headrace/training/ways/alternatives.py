@@ -70,7 +70,7 @@ def why_not_native(model: ModelConfig, training: TrainingConfig, sharding: str =
 
 def native_ways(plain: Execution, training: TrainingConfig, num_rows: int) -> list[Execution]:
     """Return the executions of the native library to try, on enough rows to keep every thread busy."""
-    rows = max(1, plain.threads * ROWS_AT_ONCE // training.sequence_length)
+    rows = plain.threads * max(1, ROWS_AT_ONCE // training.sequence_length)
     native = Execution(
         training.micro_batch_size or min(num_rows, rows),
         plain.precision,

@@ -22,7 +22,7 @@ from headrace.training.autotune import Search
 from headrace.training.choosing import Piece, TrainingChoice
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
-from headrace.training.presentation import AS_IT_IS, Presentation
+from headrace.training.showing.presentation import AS_IT_IS, Presentation
 from headrace.training.step import accumulate
 from tests.training.tiny import random_batch, small
 
@@ -78,19 +78,26 @@ def test_ways_that_are_compared_are_shown_the_same() -> None:
 
 def test_ranks_drop_what_one_process_drops() -> None:
     config = TrainingConfig(batch_size=8, dropout=0.5, seed=1)
-    alone = Presentation.at(config, 0.0, 3, ALONE, random_batch()).show(random_batch(), slice(0, 8))
+    alone = Presentation.at(config, 0, 3, ALONE, random_batch()).show(random_batch(), slice(0, 8))
     assert alone.keys is not None and len(set(alone.keys.tolist())) == 8
     ranks = [cast(Group, SimpleNamespace(rank=rank, world_size=2)) for rank in (0, 1)]
     half_batch = random_batch().rows(slice(0, 4))
-    halves = [Presentation.at(config, 0.0, 3, rank, half_batch).show(half_batch, slice(0, 4)) for rank in ranks]
+    halves = [Presentation.at(config, 0, 3, rank, half_batch).show(half_batch, slice(0, 4)) for rank in ranks]
     assert np.array_equal(np.concatenate([half.keys for half in halves if half.keys is not None]), alone.keys)
 
 
 def test_windows_are_short_in_the_first_half_only() -> None:
     config = TrainingConfig(max_length=256, short_windows=128)
-    windows = [Presentation.at(config, progress, 0, ALONE, random_batch()).window for progress in (0.0, 0.49, 0.5, 1.0)]
-    assert windows == [128, 128, 0, 0]
+    assert [config.window_at(progress) for progress in (0.0, 0.49, 0.5, 1.0)] == [128, 128, 0, 0]
     assert config.mean_window == 192 and TrainingConfig(max_length=256).mean_window == 256
+
+
+def test_windows_double_until_sequences_are_whole() -> None:
+    config = TrainingConfig(max_length=64, short_windows=8)
+    points = (0.0, 0.49, 0.5, 0.74, 0.75, 0.87, 0.875, 1.0)
+    assert [config.window_at(progress) for progress in points] == [8, 8, 16, 16, 32, 32, 0, 0]
+    assert config.mean_window == 8 / 2 + 16 / 4 + 32 / 8 + 64 / 8
+    assert TrainingConfig(max_length=96, short_windows=32).windows == [(0.5, 32), (0.5, 96)]
 
 
 @pytest.mark.parametrize("window", [5, 32])

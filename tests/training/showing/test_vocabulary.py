@@ -19,9 +19,9 @@ from headrace.models.network import build
 from headrace.training.autotune import measure_on
 from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
-from headrace.training.presentation import Presentation
+from headrace.training.showing.presentation import Presentation
+from headrace.training.showing.vocabulary import VocabularySampler, draw_by_weight
 from headrace.training.step import accumulate
-from headrace.training.vocabulary import VocabularySampler, draw_by_weight
 from tests.native.test_gradients import CASES, Case, arrays_of, error, expected_gradients, gradients, network_of
 from tests.training.tiny import random_batch, small
 

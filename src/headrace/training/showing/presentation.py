@@ -14,8 +14,8 @@ import numpy.typing as npt
 from headrace.distributed.group import Group
 from headrace.models.candidates import Candidates
 from headrace.models.dropout import row_keys
-from headrace.training.config import SHORT_SHARE, TrainingConfig, count_pieces
-from headrace.training.vocabulary import VocabularySampler
+from headrace.training.config import TrainingConfig, count_pieces
+from headrace.training.showing.vocabulary import VocabularySampler
 
 
 class TokenBatch(Protocol):
@@ -66,7 +66,7 @@ class Presentation:
     def at(
         cls,
         config: TrainingConfig,
-        progress: float,
+        window: int,
         step: int,
         group: Group,
         batch: TokenBatch,
@@ -74,9 +74,9 @@ class Presentation:
     ) -> Presentation:
         """Return how a step shows its batch, of which every process of the group has as many sequences.
 
-        `sampler`: draws the tokens that the loss compares; None: it compares all.
+        `window`: tokens of the windows into which sequences are cut; 0: they stay whole. `sampler`: draws the tokens
+        that the loss compares; None: it compares all.
         """
-        window = config.short_windows if progress < SHORT_SHARE else 0
         first_row = (step * group.world_size + group.rank) * len(batch.inputs)
         candidates = sampler.draw(step, (batch.inputs, batch.targets), group) if sampler else None
         return cls(window, config.dropout, config.seed, first_row, candidates)

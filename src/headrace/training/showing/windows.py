@@ -1,0 +1,133 @@
+"""Dealing out windows: while they are short, those of one update come from the sequences of several batches.
+
+Windows that are cut from one sequence stand beside each other in the text, and an update learns more from windows of
+many places (docs/design/presentation.md). So where a sequence has four windows, four batches are read together, and
+each of four updates is shown one window of every sequence in them. Batches keep their shape, and every window is shown
+once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.training.config import count_pieces
+from headrace.training.showing.presentation import TokenBatch
+
+DEALT = "dealt_windows"
+"""Key of a state that was taken before all windows of the batches that are read were shown."""
+MOST_TOGETHER = 16
+"""Most batches that are read together: windows of so many places are as good as any, and memory stays small."""
+
+
+class BatchStream(Protocol):
+    """An endless stream of batches that knows its place; the data engine's `Loader` is one.
+
+    A batch stays as it is when the next one is taken.
+    """
+
+    def __next__(self) -> TokenBatch: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class DealtBatch:
+    """Rows of windows that are not of one sequence."""
+
+    inputs: npt.NDArray[Any]
+    targets: npt.NDArray[Any]
+    documents: npt.NDArray[np.int32] | None = None
+    mask: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Targets that count."""
+        return int(self.targets.size if self.mask is None else self.mask.sum())
+
+
+class DealtWindows:
+    """A stream of batches whose windows are dealt out, which knows its place among them."""
+
+    def __init__(self, batches: BatchStream) -> None:
+        self._batches = batches
+        self._window, self._num_shown = 0, 0
+        self._start: dict[str, Any] = {}  # state before the batches that are read together
+        self._read: list[TokenBatch] = []  # those of them that are read and not dealt out yet
+        self._to_show: list[TokenBatch] = []  # what was made of them and is not shown yet
+
+    def next(self, window: int) -> tuple[TokenBatch, int]:
+        """Return the next batch, and the tokens of the windows into which its sequences are to be cut.
+
+        `window`: tokens of the windows that are wanted, 0 for whole sequences. Batches that are dealt out already keep
+        the windows that they were dealt out with.
+        """
+        if not self._to_show:
+            self._deal(self._window if self._num_shown or self._read else window)
+        self._num_shown += 1
+        batch = self._to_show.pop(0)
+        if not self._to_show:
+            self._num_shown = 0
+        return batch, self._window
+
+    def state(self) -> dict[str, Any]:
+        """Return the place in the stream: that of the batches, and how many of those that are dealt out were shown."""
+        if self._num_shown:
+            return {**self._start, DEALT: {"window": self._window, "shown": self._num_shown}}
+        return self._start if self._read else self._batches.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `state()` was taken."""
+        self._start = {key: value for key, value in state.items() if key != DEALT}
+        dealt = state.get(DEALT, {"window": 0, "shown": 0})
+        self._window, self._num_shown = int(dealt["window"]), int(dealt["shown"])
+        self._read, self._to_show = [], []
+        self._batches.restore(self._start)
+
+    def _deal(self, window: int) -> None:
+        """Read as many batches as a sequence has windows, and deal them out, but for those that were shown before.
+
+        A stream may refuse to wait for its next batch; what was read before that is kept for the next call.
+        """
+        if window and not self._read and not self._num_shown:
+            self._start = deepcopy(self._batches.state())
+        self._window = window
+        self._read = self._read or [next(self._batches)]
+        num_together = math.gcd(count_pieces(self._read[0].inputs.shape[1], window), MOST_TOGETHER)
+        while len(self._read) < num_together:
+            self._read.append(next(self._batches))
+        self._to_show, self._read = deal(self._read)[self._num_shown :], []
+
+
+def deal(batches: Sequence[TokenBatch]) -> list[TokenBatch]:
+    """Return as many batches of the same shape, each with an equal part of every sequence.
+
+    A row keeps its number, so that processes that share batches by rows deal out what one process would. Each batch
+    has a beginning of some sequence, as documents may begin and padding may end there. A single batch, and batches that
+    are not alike, stay as they are.
+    """
+    number = len(batches)
+    arrays = [(batch.inputs, batch.targets, batch.documents, batch.mask) for batch in batches]
+    kinds = {tuple(None if array is None else array.shape for array in one) for one in arrays}
+    if number == 1 or len(kinds) > 1:
+        return list(batches)
+    order = np.arange(number)
+    parts = (order[:, None] + order) % number  # (dealt batch, batch): which part of its sequences goes there
+
+    def dealt(same: Sequence[npt.NDArray[Any] | None]) -> list[Any]:
+        there = [array for array in same if array is not None]
+        if not there:
+            return [None] * number
+        stacked = np.stack(there)  # (batch, row, token)
+        cut = stacked.reshape(number, stacked.shape[1], number, -1)
+        return list(cut[order, :, parts].transpose(0, 2, 1, 3).reshape(stacked.shape))
+
+    return [DealtBatch(*one) for one in zip(*map(dealt, zip(*arrays, strict=True)), strict=True)]
