@@ -173,7 +173,8 @@ class _Stage:
         self.network.zero_grad(set_to_none=True)
         self.network.blocks = self._blocks[:depth]
         began = time.perf_counter()
-        accumulate(self._replica, batch, self._execution, presentation=self._presentation)
+        shown = replace(self._presentation, window=self._training.usual_window)
+        accumulate(self._replica, batch, self._execution, presentation=shown)
         seconds = time.perf_counter() - began
         self.network.blocks = self._blocks
         return seconds

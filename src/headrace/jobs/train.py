@@ -28,7 +28,8 @@ def train(
     """Train a model from Python, as `headrace train` does from the command line; `hooks` are called after every step.
 
     `batches` is a stream of batches to use instead of the loader's, such as `interop.grain.GrainBatches`; the tokenizer
-    and the validation text still come from the `data` section of the configuration.
+    and the validation text still come from the `data` section of the configuration. Give their length as
+    training.max_length, because the model is evaluated in windows of that many tokens.
 
     >>> run = train({"data": {"sources": ["corpus.txt"]}, "training": {"max_minutes": 5}})   # doctest: +SKIP
     >>> run = train(**{"training.max_steps": 100})                                            # doctest: +SKIP

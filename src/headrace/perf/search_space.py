@@ -16,7 +16,7 @@ BATCH_TOKENS, BATCH_TOKENS_AT = 2048, 3e6
 LEARNING_RATE, LEARNING_RATE_WIDTH, LEARNING_RATE_TOKENS = 0.006, 256, 6e6  # wider networks, longer runs: less
 SHORTEST_LENGTH, LONGEST_LENGTH = 256, 1024  # tokens of a sequence
 LEAST_SEQUENCES = 256  # of a text: fewer and longer ones would leave the order of a small text little to shuffle
-LEAST_LONG_MINUTES = 2.0  # time from which sequences are longer than the shortest
+LEAST_LONG_MINUTES = 3.0  # time from which sequences are longer than the shortest
 SHORTEST_WINDOWS, SHORT_WINDOWS = 128, 256  # of the shortest sequences in the first half of a run, and of longer ones
 LEAST_BATCH_TOKENS, MOST_BATCH_TOKENS = 1024, 65_536
 

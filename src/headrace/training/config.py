@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -164,8 +165,17 @@ class TrainingConfig(BaseModel):
 
     @property
     def mean_window(self) -> float:
-        """Tokens of a window, averaged over the steps of a run: what attention costs is in proportion to it."""
+        """Tokens of a window, averaged over a run: what attention costs is in proportion to it."""
         return sum(share * window for share, window in self.windows)
+
+    @property
+    def usual_window(self) -> int:
+        """Tokens of those windows of a run that are nearest to the mean: what to time a step with.
+
+        >>> TrainingConfig(max_length=1024, short_windows=256).usual_window
+        512
+        """
+        return min((window for _, window in self.windows), key=lambda window: abs(math.log(window / self.mean_window)))
 
     def num_logits(self, vocab_size: int) -> int:
         """Return how many tokens of the vocabulary an update usually compares each target with."""
