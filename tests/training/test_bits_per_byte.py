@@ -50,6 +50,29 @@ def test_lengths_need_no_text_where_the_tokens_tell(tmp_path: Path) -> None:
     np.testing.assert_allclose(bytes_per_id(llama), expected, rtol=0.01)  # the decoder's own lengths
 
 
+def test_evaluations_in_windows_are_those_of_sequences_of_that_length(tmp_path: Path) -> None:
+    """Also where windows do not divide sequences: 40 tokens are windows of 16, 16 and 8."""
+    (tmp_path / "a.txt").write_text(make_text(4000))
+    network = build(ModelConfig(d_model=32, num_heads=2, num_layers=1, vocab_size=257, context=40), seed=3)
+    options = {"shuffle": False, "tokenizer": "byte", "cache_dir": tmp_path / "cache"}
+    with hr.Loader(tmp_path / "a.txt", 2, 40, **options) as loader:
+        evaluator = Evaluator(loader, Execution(2))
+        assert evaluator(network, 0, window=40) == evaluator(network, 0)
+        found = evaluator(network, 0, window=16)
+        [sample] = loader.sample(0)
+    assert sample.batch is not None and found.num_tokens == sample.batch.num_tokens
+    total = 0.0
+    for start, stop in ((0, 16), (16, 32), (32, 40)):
+        inputs, targets = (
+            torch.from_numpy(array[:, start:stop].astype(np.int64))
+            for array in (sample.batch.inputs, sample.batch.targets)
+        )
+        with torch.no_grad():
+            logits = network.logits(network(inputs))
+        total += float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
+    assert found.loss == pytest.approx(total / found.num_tokens, rel=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "unigram", "bert"])
 @pytest.mark.filterwarnings("ignore")  # transformers' own deprecations
 def test_bits_per_byte_are_lm_evals(tmp_path: Path, kind: str) -> None:

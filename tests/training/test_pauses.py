@@ -33,6 +33,8 @@ class World:
     """Losses of the coming evaluations; the last one stays."""
     evaluated: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of each evaluation, and of the sample by which it is judged."""
+    windows: list[int] = field(default_factory=list)
+    """Tokens of the windows of each evaluation."""
     texts: int = 0
     text_seconds: float = 0.0
     saved: list[tuple[int, bool]] = field(default_factory=list)
@@ -44,6 +46,9 @@ class World:
 
     def __next__(self) -> Any:
         return random_batch()
+
+    def state(self) -> dict[str, Any]:
+        return {}
 
     def __call__(self, batch: Any, factor: float, shown: Any) -> StepResult:
         self.now_s += self.step_s
@@ -67,6 +72,7 @@ class World:
         self.text_seconds += min(due.text_s, self.text_s)
         self.now_s += min(due.text_s, self.text_s)
         self.evaluated.append((due.tokens, judged_tokens))
+        self.windows.append(due.window)
         loss = self.losses.pop(0) if len(self.losses) > 1 else (self.losses or [1.0])[0]
         evaluation = Evaluation(loss, 1.0, due.tokens, 1, is_whole=not due.tokens)
         return Findings(evaluation, evaluation, "text")
@@ -115,6 +121,12 @@ def test_evaluations_keep_to_their_share(steps: int, token_s: float, part_tokens
     if world.evaluated[-1][0]:
         assert sum(evaluating_s) <= 0.05 * total_s + token_s, "all together, where the last one is a sample"
     assert infos[-1].evaluation is not None
+
+
+def test_evaluations_are_in_windows_as_long_as_those_of_training() -> None:
+    world = World()
+    world.run(max_steps=100, evaluate_every=20, max_length=256, short_windows=64)
+    assert world.windows == [64, 64, 128, 0, 0]
 
 
 def test_the_sample_is_the_same_for_the_whole_run_and_the_last_one_is_the_whole_part() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,9 +38,13 @@ class Batch:
 
     def rows(self, rows: slice) -> Batch:
         """Return a batch that has only these rows."""
-        documents = None if self.documents is None else self.documents[rows]
-        mask = None if self.mask is None else self.mask[rows]
-        return Batch(self.step, self.inputs[rows], self.targets[rows], documents, mask)
+        return self.map(lambda array: array[rows])
+
+    def map(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Batch:
+        """Return a batch of which each array is changed in the same way."""
+        documents = None if self.documents is None else change(self.documents)
+        mask = None if self.mask is None else change(self.mask)
+        return Batch(self.step, change(self.inputs), change(self.targets), documents, mask)
 
 
 def as_batch(step: int, rows: RowBatch, length: int) -> Batch:

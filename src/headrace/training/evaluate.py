@@ -108,14 +108,16 @@ class Evaluator:
         self._execution = replace(self._execution, micro_batch_size=max(best, trained))
         return seconds_per_token[best]
 
-    def __call__(self, network: Network, max_tokens: int, replica: Replica | None = None) -> Evaluation:
+    def __call__(
+        self, network: Network, max_tokens: int, replica: Replica | None = None, window: int = 0
+    ) -> Evaluation:
         """Return the loss on a sample of about `max_tokens`, or for 0 on the whole part, and what follows from it.
 
         `replica`: the one that trains the network; where its steps are native, so is this, in the same memory unless
-        they compare a part of the vocabulary.
+        they compare a part of the vocabulary. `window`: tokens that the network sees at once; 0: whole sequences.
         """
         step = self._native_step(replica)
-        measured = [(sample, self._measure(network, sample.batch, step)) for sample in self._draw(max_tokens)]
+        measured = [(sample, self._measure(network, sample.batch, step, window)) for sample in self._draw(max_tokens)]
         found = [(sample, result) for sample, result in measured if result.num_tokens]
         losses = {sample.source: result.loss if result.num_tokens else None for sample, result in measured}
         # In a mixture each source counts by its weight, however many rows of it the sample has.
@@ -172,11 +174,13 @@ class Evaluator:
         _sum_losses(network, part, replace(self._execution, micro_batch_size=size))
         return (time.perf_counter() - began) / part.inputs.size
 
-    def _measure(self, network: Network, batch: Batch | None, step: NativeStep | None) -> _Measured:
+    def _measure(self, network: Network, batch: Batch | None, step: NativeStep | None, window: int) -> _Measured:
         """Compute the loss on one source in micro-batches."""
         if batch is None:
             return _Measured(0.0, 0, 0)
-        total = _sum_losses_natively(step, batch) if step else _sum_losses(network, batch, self._execution)
+        total = 0.0
+        for part in in_windows(batch, window):
+            total += _sum_losses_natively(step, part) if step else _sum_losses(network, part, self._execution)
         targets = batch.targets if batch.mask is None else batch.targets[batch.mask]
         num_bytes = int(self._byte_lengths[targets.astype(np.int64)].sum())
         return _Measured(total / max(targets.size, 1), targets.size, num_bytes)
@@ -189,6 +193,19 @@ class _Measured:
     loss: float
     num_tokens: int
     num_bytes: int
+
+
+def in_windows(batch: Batch, window: int) -> list[Batch]:
+    """Return a batch with its sequences cut into windows, and another with what is left of them; 0: as it is."""
+    length = batch.inputs.shape[1]
+    if not 0 < window < length:
+        return [batch]
+    whole = length - length % window
+    return [
+        batch.map(lambda array, tokens=tokens, width=width: array[:, tokens].reshape(-1, width))
+        for tokens, width in ((slice(0, whole), window), (slice(whole, length), length - whole))
+        if width
+    ]
 
 
 def _sum_losses(network: Network, batch: Batch, execution: Execution) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 from headrace.distributed.group import ALONE, Group
@@ -260,6 +260,8 @@ class Loop:
         """Evaluate; return whether the weights are the best so far and are to be saved as such."""
         assert due.tokens is not None
         position, judged_tokens = self.position, self._pauses.judged_tokens(due.tokens)
+        # Longer windows than it has learned from so far would make a network look worse than it is.
+        due = replace(due, window=self._config.window_at(info.progress))
         found = self._evaluating.evaluate(due, judged_tokens)
         info.evaluation, info.judged, info.sample = found.evaluation, found.judged, found.text
         loss = found.judged.loss if found.judged else None

@@ -83,6 +83,8 @@ class Due:
     """Most seconds for a sample of text; 0: none."""
     saves: bool = False
     """Whether to save whatever the evaluation says."""
+    window: int = 0
+    """Tokens of the windows into which the validation text is cut, as the training text is by now; 0: none are cut."""
 
     @property
     def is_anything(self) -> bool:

@@ -86,9 +86,9 @@ class RunEvaluation:
             if self._evaluator is None or due.tokens is None:
                 return Findings(text=text)
             replica = self._trained(network)
-            evaluation = judged = self._evaluator(network, due.tokens, replica)
+            evaluation = judged = self._evaluator(network, due.tokens, replica, due.window)
             if not self._evaluator.is_same(due.tokens, judged_tokens):
-                judged = self._evaluator(network, judged_tokens, replica)
+                judged = self._evaluator(network, judged_tokens, replica, due.window)
             return Findings(evaluation, judged, text)
 
     def _trained(self, network: Network) -> Replica | None:

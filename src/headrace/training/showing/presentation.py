@@ -1,6 +1,7 @@
 """How batches are put before the network while it learns: cut into windows, with dropout, among some candidates.
 
-All are settings of training, not of the network: evaluations see whole sequences, every number and all tokens.
+All are settings of training, not of the network: evaluations see every number and all tokens, in windows as long as
+those of training at that time.
 """
 
 from __future__ import annotations
