@@ -201,11 +201,8 @@ def in_windows(batch: Batch, window: int) -> list[Batch]:
     if not 0 < window < length:
         return [batch]
     whole = length - length % window
-    return [
-        batch.map(lambda array, tokens=tokens, width=width: array[:, tokens].reshape(-1, width))
-        for tokens, width in ((slice(0, whole), window), (slice(whole, length), length - whole))
-        if width
-    ]
+    windows = batch.map(lambda array: array[:, :whole].reshape(-1, window))
+    return [windows, batch.map(lambda array: array[:, whole:])] if whole < length else [windows]
 
 
 def _sum_losses(network: Network, batch: Batch, execution: Execution) -> float:
