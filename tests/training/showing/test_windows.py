@@ -118,18 +118,30 @@ def test_resuming_at_any_step_shows_what_an_unbroken_run_would(step: int) -> Non
     assert shown(resumed, step) == expected[step:]
 
 
-def test_a_request_to_stop_while_batches_are_read_loses_none() -> None:
+@pytest.mark.parametrize("stops_at", range(len(WANTED)))
+def test_a_request_to_stop_while_batches_are_read_loses_none(stops_at: int) -> None:
     expected = shown(DealtWindows(Numbers()))
-    numbers = Numbers()
+    numbers, seen = Numbers(), []
+    numbers.stops_at = stops_at
     stream = DealtWindows(numbers)
-    for window in WANTED[:4]:
-        stream.next(window)
-    numbers.stops_at = 6
     with pytest.raises(InterruptedError):
-        stream.next(WANTED[4])
-    assert stream.state() == {"step": 4}
+        for window in WANTED:
+            batch, used = stream.next(window)
+            seen.append((batch.inputs.tolist(), used))
+    resumed = DealtWindows(Numbers())
+    resumed.restore(stream.state())
+    assert seen + shown(resumed, len(seen)) == expected
     numbers.stops_at = -1
-    assert shown(stream, 4) == expected[4:]
+    assert seen + shown(stream, len(seen)) == expected
+
+
+def test_batches_are_read_one_by_one() -> None:
+    numbers, read = Numbers(), []
+    stream = DealtWindows(numbers)
+    for _ in range(9):
+        stream.next(4)
+        read.append(numbers.step)
+    assert read == [4, 5, 6, 7, 8, 9, 10, 11, 12]
 
 
 def test_sequences_of_another_length_are_not_dealt_out() -> None:

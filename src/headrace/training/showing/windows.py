@@ -9,6 +9,7 @@ once.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -60,9 +61,9 @@ class DealtWindows:
     def __init__(self, batches: BatchStream) -> None:
         self._batches = batches
         self._window, self._num_shown = 0, 0
-        self._start: dict[str, Any] = {}  # state before the batches that are read together
-        self._read: list[TokenBatch] = []  # those of them that are read and not dealt out yet
+        self._start: dict[str, Any] = {}  # state before the batches that are dealt out at present
         self._to_show: list[TokenBatch] = []  # what was made of them and is not shown yet
+        self._ahead: deque[tuple[dict[str, Any], TokenBatch]] = deque()  # read for later, each with the state before it
 
     def next(self, window: int) -> tuple[TokenBatch, int]:
         """Return the next batch, and the tokens of the windows into which its sequences are to be cut.
@@ -70,8 +71,10 @@ class DealtWindows:
         `window`: tokens of the windows that are wanted, 0 for whole sequences. Batches that are dealt out already keep
         the windows that they were dealt out with.
         """
-        if not self._to_show:
-            self._deal(self._window if self._num_shown or self._read else window)
+        if self._to_show:
+            self._read()  # one batch with each update: if all were read together, the first update would wait
+        else:
+            self._deal(self._window if self._num_shown else window)
         self._num_shown += 1
         batch = self._to_show.pop(0)
         if not self._to_show:
@@ -82,14 +85,15 @@ class DealtWindows:
         """Return the place in the stream: that of the batches, and how many of those that are dealt out were shown."""
         if self._num_shown:
             return {**self._start, DEALT: {"window": self._window, "shown": self._num_shown}}
-        return self._start if self._read else self._batches.state()
+        return self._ahead[0][0] if self._ahead else self._batches.state()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue exactly where `state()` was taken."""
         self._start = {key: value for key, value in state.items() if key != DEALT}
         dealt = state.get(DEALT, {"window": 0, "shown": 0})
         self._window, self._num_shown = int(dealt["window"]), int(dealt["shown"])
-        self._read, self._to_show = [], []
+        self._to_show = []
+        self._ahead.clear()
         self._batches.restore(self._start)
 
     def _deal(self, window: int) -> None:
@@ -97,14 +101,20 @@ class DealtWindows:
 
         A stream may refuse to wait for its next batch; what was read before that is kept for the next call.
         """
-        if window and not self._read and not self._num_shown:
-            self._start = deepcopy(self._batches.state())
         self._window = window
-        self._read = self._read or [next(self._batches)]
-        num_together = math.gcd(count_pieces(self._read[0].inputs.shape[1], window), MOST_TOGETHER)
-        while len(self._read) < num_together:
-            self._read.append(next(self._batches))
-        self._to_show, self._read = deal(self._read)[self._num_shown :], []
+        if not self._ahead:
+            self._read()
+        num_together = math.gcd(count_pieces(self._ahead[0][1].inputs.shape[1], window), MOST_TOGETHER)
+        while len(self._ahead) < num_together:
+            self._read()
+        together = [self._ahead.popleft() for _ in range(num_together)]
+        self._start = together[0][0]
+        self._to_show = deal([batch for _, batch in together])[self._num_shown :]
+
+    def _read(self) -> None:
+        """Read a batch; the state before it is needed only where it is not shown at once."""
+        state = deepcopy(self._batches.state()) if self._window else {}
+        self._ahead.append((state, next(self._batches)))
 
 
 def deal(batches: Sequence[TokenBatch]) -> list[TokenBatch]:
