@@ -149,13 +149,15 @@ class Loop:
             progress = limits.progress(position.step, position.elapsed_s, position.reserve_s)
             # The warm-up counts from the first step, whose learning rate would else be 0.
             factor = learning_rate_factor(self._config, max(progress, limits.progress(1, 0.0)))
+            window = self._config.window_at(progress)
+            asked = self._clock()
             try:
-                batch, window = self._batches.next(self._config.window_at(progress))
+                batch, window = self._batches.next(window)
             except StopWaiting:
                 self.was_stopped = True
                 self._save_last()
                 return
-            waited_s = self._clock() - step_began
+            waited_s = self._clock() - asked
             presentation = Presentation.at(self._config, window, position.step, self._group, batch, self._sampler)
             result = self._train_step(batch, factor, presentation)
             info = self._count(batch, result, waited_s, self._clock() - began)

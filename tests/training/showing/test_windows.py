@@ -9,7 +9,8 @@ import pytest
 
 from headrace.data.batch import Batch
 from headrace.training.showing.presentation import TokenBatch
-from headrace.training.showing.windows import MOST_TOGETHER, DealtWindows, deal
+from headrace.training.showing.windows import MOST_TOGETHER, DealtWindows
+from headrace.training.showing.windows import deal as deal_one
 
 ROWS, LENGTH = 3, 16
 
@@ -37,6 +38,10 @@ class Numbers:
 def numbered(step: int, rows: slice = slice(None)) -> Batch:
     tokens = np.arange(ROWS * LENGTH).reshape(ROWS, LENGTH) + 1000 * step
     return Batch(step, tokens, tokens + 1, (tokens % 7).astype(np.int32), tokens % 5 > 0).rows(rows)
+
+
+def deal(batches: list[Batch]) -> list[TokenBatch]:
+    return [deal_one(batches, number) for number in range(len(batches))]
 
 
 def windows_of(batch: TokenBatch, window: int) -> list[list[int]]:
@@ -71,7 +76,7 @@ def test_batches_that_are_not_alike_stay_as_they_are() -> None:
 def test_few_batches_are_read_together_however_short_windows_are() -> None:
     numbers = Numbers()
     DealtWindows(numbers).next(1)
-    assert numbers.step == LENGTH == MOST_TOGETHER
+    assert numbers.step == LENGTH + 1 == MOST_TOGETHER + 1, "and one ahead"
     adjacent = deal([numbered(step) for step in range(2)])[0].inputs.reshape(-1, 8)
     assert (np.diff(adjacent) == 1).all(), "of each sequence some windows that stand beside each other"
 
@@ -141,7 +146,7 @@ def test_batches_are_read_one_by_one() -> None:
     for _ in range(9):
         stream.next(4)
         read.append(numbers.step)
-    assert read == [4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert read == [5, 6, 7, 8, 9, 10, 11, 12, 13]
 
 
 def test_sequences_of_another_length_are_not_dealt_out() -> None:

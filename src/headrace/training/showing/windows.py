@@ -62,7 +62,7 @@ class DealtWindows:
         self._batches = batches
         self._window, self._num_shown = 0, 0
         self._start: dict[str, Any] = {}  # state before the batches that are dealt out at present
-        self._to_show: list[TokenBatch] = []  # what was made of them and is not shown yet
+        self._together: list[TokenBatch] = []  # these batches
         self._ahead: deque[tuple[dict[str, Any], TokenBatch]] = deque()  # read for later, each with the state before it
 
     def next(self, window: int) -> tuple[TokenBatch, int]:
@@ -71,20 +71,24 @@ class DealtWindows:
         `window`: tokens of the windows that are wanted, 0 for whole sequences. Batches that are dealt out already keep
         the windows that they were dealt out with.
         """
-        if self._to_show:
-            self._read()  # one batch with each update: if all were read together, the first update would wait
-        else:
-            self._deal(self._window if self._num_shown else window)
+        if not self._together:
+            self._take_together(self._window if self._num_shown else window)
+        batch = deal(self._together, self._num_shown)
+        if self._window:
+            # One batch with each update, for those that are dealt out next, and after dealing: taking a batch wakes the
+            # loader's workers, and an array that is copied then waits for Python's lock until they have made theirs.
+            self._read()
         self._num_shown += 1
-        batch = self._to_show.pop(0)
-        if not self._to_show:
-            self._num_shown = 0
+        if self._num_shown == len(self._together):
+            self._together, self._num_shown = [], 0
         return batch, self._window
 
     def state(self) -> dict[str, Any]:
         """Return the place in the stream: that of the batches, and how many of those that are dealt out were shown."""
         if self._num_shown:
             return {**self._start, DEALT: {"window": self._window, "shown": self._num_shown}}
+        if self._together:  # stopped before any was shown
+            return self._start
         return self._ahead[0][0] if self._ahead else self._batches.state()
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -92,12 +96,12 @@ class DealtWindows:
         self._start = {key: value for key, value in state.items() if key != DEALT}
         dealt = state.get(DEALT, {"window": 0, "shown": 0})
         self._window, self._num_shown = int(dealt["window"]), int(dealt["shown"])
-        self._to_show = []
+        self._together = []
         self._ahead.clear()
         self._batches.restore(self._start)
 
-    def _deal(self, window: int) -> None:
-        """Read as many batches as a sequence has windows, and deal them out, but for those that were shown before.
+    def _take_together(self, window: int) -> None:
+        """Take as many batches as a sequence has windows, to deal them out.
 
         A stream may refuse to wait for its next batch; what was read before that is kept for the next call.
         """
@@ -109,7 +113,7 @@ class DealtWindows:
             self._read()
         together = [self._ahead.popleft() for _ in range(num_together)]
         self._start = together[0][0]
-        self._to_show = deal([batch for _, batch in together])[self._num_shown :]
+        self._together = [batch for _, batch in together]
 
     def _read(self) -> None:
         """Read a batch; the state before it is needed only where it is not shown at once."""
@@ -117,27 +121,22 @@ class DealtWindows:
         self._ahead.append((state, next(self._batches)))
 
 
-def deal(batches: Sequence[TokenBatch]) -> list[TokenBatch]:
-    """Return as many batches of the same shape, each with an equal part of every sequence.
+def deal(batches: Sequence[TokenBatch], number: int) -> TokenBatch:
+    """Return one of as many batches of the same shape, each of which has an equal part of every sequence.
 
     A row keeps its number, so that processes that share batches by rows deal out what one process would. Each batch
     has a beginning of some sequence, as documents may begin and padding may end there. A single batch, and batches that
     are not alike, stay as they are.
     """
-    number = len(batches)
+    count = len(batches)
     arrays = [(batch.inputs, batch.targets, batch.documents, batch.mask) for batch in batches]
-    kinds = {tuple(None if array is None else array.shape for array in one) for one in arrays}
-    if number == 1 or len(kinds) > 1:
-        return list(batches)
-    order = np.arange(number)
-    parts = (order[:, None] + order) % number  # (dealt batch, batch): which part of its sequences goes there
+    if count == 1 or len({tuple(None if array is None else array.shape for array in one) for one in arrays}) > 1:
+        return batches[number]
+    width = batches[0].inputs.shape[1] // count
+    parts = [slice(part * width, (part + 1) * width) for part in range(count)]
 
-    def dealt(same: Sequence[npt.NDArray[Any] | None]) -> list[Any]:
-        there = [array for array in same if array is not None]
-        if not there:
-            return [None] * number
-        stacked = np.stack(there)  # (batch, row, token)
-        cut = stacked.reshape(number, stacked.shape[1], number, -1)
-        return list(cut[order, :, parts].transpose(0, 2, 1, 3).reshape(stacked.shape))
+    def dealt(same: Sequence[npt.NDArray[Any] | None]) -> Any:
+        there = [array[:, parts[(number + i) % count]] for i, array in enumerate(same) if array is not None]
+        return np.concatenate(there, axis=1) if there else None
 
-    return [DealtBatch(*one) for one in zip(*map(dealt, zip(*arrays, strict=True)), strict=True)]
+    return DealtBatch(*map(dealt, zip(*arrays, strict=True)))
