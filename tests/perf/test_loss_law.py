@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.perf.loss_law import Exposure, Law
+from headrace.perf.loss_law import Expectation, Exposure, Law
 
 
 def exposed(parameters: float = 1e6, vocab_size: int = 1024, tokens: float = 1e6, unique: float = 1e9) -> Exposure:
@@ -29,27 +29,36 @@ def test_repeats_are_worth_less_and_less() -> None:
     assert useful[3] == pytest.approx(6.0)
 
 
-def test_short_runs_move_the_law_towards_what_they_measured() -> None:
-    law = Law()
-    short_runs = [
-        (exposed(n, 1024, d), law.bits_per_byte(exposed(n, 1024, d)) + 0.3) for n in (3e5, 3e6) for d in (1e5, 1e6)
-    ]
-    fitted = law.fitted(short_runs)
-    for exposure, seen in short_runs:
-        assert abs(fitted.bits_per_byte(exposure) - seen) < 0.03
-    assert law.fitted([]) == law
-    exact = law.fitted([(exposure, law.bits_per_byte(exposure)) for exposure, _ in short_runs])
-    assert exact.bits_per_byte(exposed()) == pytest.approx(law.bits_per_byte(exposed()))
-    assert fitted.capacity == law.capacity, "short runs show how hard the text is, and no more"
+def test_what_to_expect_begins_at_what_was_measured_and_falls_with_useful_text() -> None:
+    measured = exposed(tokens=1e6, unique=1e7)
+    assert Expectation.of(measured, measured, 1.8).bits_per_byte == pytest.approx(1.8)
+    falls = [Expectation.of(exposed(tokens=n * 1e6, unique=1e7), measured, 1.8).bits_per_byte for n in (3, 9, 1e6)]
+    assert 0 < falls[2] < falls[1] < falls[0] < 1.8
+    repeated = Expectation.of(exposed(tokens=9e6, unique=1e6), measured, 1.8).bits_per_byte
+    assert falls[1] < repeated < 1.8, "the same text again teaches less than new text"
+
+
+def test_what_was_measured_is_expected_with_the_calibrated_constants() -> None:
+    """Loss of a short run and five minutes later, bytes of both and of the text in millions (docs/LOG.md)."""
+    for short_bytes, short_loss, whole_bytes, text_bytes, loss in (
+        (2.8, 1.744, 32.3, 9.6, 1.146),
+        (3.7, 1.829, 48.8, 35.7, 0.978),
+        (1.2, 1.947, 17.6, 3.1, 1.371),
+        (2.6, 1.933, 34.4, 1.0, 1.810),
+    ):
+        short, whole = (exposed(tokens=1e6 * n / 3, unique=1e6 * text_bytes / 3) for n in (short_bytes, whole_bytes))
+        low, high = Expectation.of(whole, short, short_loss).interval
+        assert low < loss < high
 
 
 def test_an_interval_is_wider_the_further_it_is_from_what_was_measured() -> None:
-    law, measured = Law(), exposed(tokens=1e5)
+    measured = exposed(tokens=1e5)
     widths = []
     for tokens in (1e5, 1e6, 1e8):
-        low, high = law.interval(exposed(tokens=tokens), measured)
-        assert low < law.bits_per_byte(exposed(tokens=tokens)) < high
-        widths.append((high - low) / law.bits_per_byte(exposed(tokens=tokens)))
+        expected = Expectation.of(exposed(tokens=tokens), measured, 1.8)
+        low, high = expected.interval
+        assert low < expected.bits_per_byte < high
+        widths.append((high - low) / expected.bits_per_byte)
     assert widths == sorted(set(widths))
 
 

@@ -1,7 +1,8 @@
 """Proposing the network, batch and token count that should reach the lowest loss in a given time on this machine.
 
-Some candidates are trained for seconds each. Two laws (perf/pace.py, perf/loss_law.py), fitted to their speed and loss,
-say which candidate to try next and, in the end, which should be best after the whole time.
+Some candidates are trained for seconds each, which shows how fast they are (perf/pace.py). A law of the loss
+(perf/loss_law.py) says which candidate to try next and, in the end, which should be best after the whole time. That one
+is trained for longer, to see how hard the text is.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -21,7 +22,7 @@ from headrace.instruments.short_run import ShortRun, train_briefly
 from headrace.machine.hardware import available_memory_bytes
 from headrace.models.config import ModelConfig
 from headrace.models.counts import count
-from headrace.perf.loss_law import Exposure, Law, law_for, longest
+from headrace.perf.loss_law import Expectation, law_for
 from headrace.perf.pace import Pace, Prospect, fit_pace, flops_per_token, foresee
 from headrace.perf.search_space import (
     SHORTEST_LENGTH,
@@ -46,8 +47,9 @@ from headrace.training.optimizers.assignment import update_flops
 from headrace.training.pauses import expected_seconds
 from headrace.units import human_count, human_time
 
-RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 7
+RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 5
 LEAST_RUN_S, RUN_OVERHEAD_S = 1.0, 2.5
+LAST_RUN_SHARE = 0.45  # of the time of all short runs, for the one of the network that seemed best
 SCOUTS = (4e5, 3e6)  # parameters of the first two candidates, which show how fast small and larger networks are
 SCOUT_TOKENS = 3e6  # the length of run that their batch size is chosen for
 UNLIKE = 1.25  # the next candidate has another vocabulary, or parameters that differ by this factor
@@ -95,18 +97,28 @@ def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = la
     search = Search(given, minutes)
     began = time.perf_counter()
     budget_s = min(RUNS_SHARE * 60 * minutes, MOST_RUNS_S)
-    run_s = max(LEAST_RUN_S, budget_s / MOST_RUNS - RUN_OVERHEAD_S)
-    while (config := search.next_to_try()) is not None:
-        spent_s = time.perf_counter() - began
-        if len(search.runs) >= len(SCOUTS) and spent_s + run_s + RUN_OVERHEAD_S > budget_s:
-            break
-        run = train_briefly(config, run_s, search.train_bytes, search.nearest_run(config))
+    first_runs_s = (1 - LAST_RUN_SHARE) * budget_s
+    run_s = max(LEAST_RUN_S, first_runs_s / MOST_RUNS - RUN_OVERHEAD_S)
+    last_run_s = max(run_s, LAST_RUN_SHARE * budget_s - RUN_OVERHEAD_S)
+
+    def try_out(config: Config, seconds: float) -> ShortRun:
+        run = train_briefly(config, seconds, search.train_bytes, search.nearest_run(config))
         search.add(run)
         show(run)
-    config, prospect = search.best()
+        return run
+
+    while (config := search.next_to_try()) is not None:
+        spent_s = time.perf_counter() - began
+        if len(search.runs) >= len(SCOUTS) and spent_s + run_s + RUN_OVERHEAD_S > first_runs_s:
+            break
+        try_out(config, run_s)
+    last = try_out(search.best()[0], last_run_s)
+    config, prospect = search.best(like=last.config)
     search.settle_recipe(config, prospect)
-    proposal = Proposal(config, minutes, prospect, search.runs, time.perf_counter() - began, search.interval(prospect))
-    proposal.assumptions = _assumptions(proposal, run_s)
+    expected = Expectation.of(prospect.exposure, last.exposure, last.bits_per_byte)
+    prospect = replace(prospect, bits_per_byte=expected.bits_per_byte)
+    proposal = Proposal(config, minutes, prospect, search.runs, time.perf_counter() - began, expected.interval)
+    proposal.assumptions = _assumptions(proposal, run_s, last_run_s)
     return proposal
 
 
@@ -164,10 +176,13 @@ class Search:
         config, prospect = self._best_of(unlike)
         return self._with_batch(config, prospect.batch_size)
 
-    def best(self) -> tuple[Config, Prospect]:
-        """Return the best of the candidates whose tokenizer has been tried."""
+    def best(self, like: Config | None = None) -> tuple[Config, Prospect]:
+        """Return the best of the candidates whose tokenizer has been tried, or the one with the network of `like`."""
         known = {run.config.data.tokenizer for run in self.runs}
-        config, prospect = self._best_of([c for c in self._candidates if c.data.tokenizer in known])
+        possible = [c for c in self._candidates if c.data.tokenizer in known]
+        if like is not None:
+            possible = [c for c in possible if _network(c) == _network(like)]
+        config, prospect = self._best_of(possible)
         return self._with_batch(config, prospect.batch_size), prospect
 
     def settle_recipe(self, config: Config, prospect: Prospect) -> None:
@@ -184,21 +199,12 @@ class Search:
         optimizer: str = self._given.values.get("training.optimizer", "muon")
         return optimizer == "muon"  # the rates were found with it
 
-    def interval(self, prospect: Prospect) -> tuple[float, float]:
-        """Return the range in which the loss of a prospect should lie, by what the short runs measured."""
-        measured = self._measured()
-        return self._law.fitted(measured).interval(prospect.exposure, longest(measured)[0])
-
-    def _measured(self) -> list[tuple[Exposure, float]]:
-        return [(run.exposure, run.bits_per_byte) for run in self.runs]
-
     def _best_of(self, candidates: list[Config]) -> tuple[Config, Prospect]:
         pace = fit_pace([_pace_of(run) for run in self.runs])
-        law = self._law.fitted(self._measured())
-        found = [(config, self._foresee(config, pace, law)) for config in candidates]
+        found = [(config, self._foresee(config, pace)) for config in candidates]
         return min(found, key=lambda one: (one[1].broken_rules, one[1].bits_per_byte))
 
-    def _foresee(self, config: Config, pace: Pace, law: Law) -> Prospect:
+    def _foresee(self, config: Config, pace: Pace) -> Prospect:
         per_token = self._bytes_per_token(config)
         evaluation_s = median(run.evaluation_s for run in self.runs)
         seconds = 60 * self._minutes
@@ -215,7 +221,7 @@ class Search:
             per_token,
             seconds,
             pace,
-            law,
+            self._law,
             given_batch,
             training.sampled_tokens,
         )
@@ -323,6 +329,10 @@ def _parameters(config: Config) -> int:
     return count(config.model, config.training.sequence_length).num_parameters
 
 
+def _network(config: Config) -> tuple[int, int, str]:
+    return config.model.d_model, config.model.num_layers, config.data.tokenizer
+
+
 def _is_unlike(config: Config, other: Config) -> bool:
     ratio = _parameters(config) / _parameters(other)
     return config.data.tokenizer != other.data.tokenizer or not 1 / UNLIKE < ratio < UNLIKE
@@ -337,11 +347,12 @@ def _pace_of(run: ShortRun) -> tuple[float, int, float]:
     return flops, model.num_layers, run.seconds_per_token
 
 
-def _assumptions(proposal: Proposal, run_s: float) -> list[str]:
+def _assumptions(proposal: Proposal, run_s: float, last_run_s: float) -> list[str]:
     exposure = proposal.prospect.exposure
     texts = [
-        f"{len(proposal.runs)} short runs of {human_time(run_s)} measure the speed; a scaling law (docs/metrics.md)"
-        f" estimates the loss after {proposal.minutes:g} minutes",
+        f"{len(proposal.runs) - 1} short runs of {human_time(run_s)} measure the speed, and one of"
+        f" {human_time(last_run_s)} how hard the text is; a scaling law (docs/metrics.md) estimates the loss after"
+        f" {proposal.minutes:g} minutes",
         "training has this machine to itself, as the short runs had; planning is not part of the minutes",
         "the recipe is the default one for this number of epochs",
     ]

@@ -4,14 +4,14 @@ The loss, in bits per byte, is a sum: a floor; what a small network cannot expre
 what a small vocabulary cannot see of a text in one window; rare tokens, of which a large vocabulary has many; and
 overfitting to a repeated text. Coefficients and exponents were fitted to runs of one and five minutes on two corpora
 (docs/LOG.md), without dropout and in windows of 128 tokens; those of capacity, of the vocabulary and of overfitting
-with dropout, and how many weights a text can fill, were set by what later runs showed. Short runs refit only the floor,
-which belongs to the corpus.
+with dropout, and how many weights a text can fill, were set by what later runs showed. The floor belongs to the corpus
+and is not known, so the law says which of several networks should end lowest; which loss to expect of it is told from
+a short run of that network (`Expectation`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,12 +28,13 @@ FITTED_TOKENS, FITTED_BLOCKS = (5e5, 8e6), (1e5, 3e6)
 """Tokens and block weights of the runs that the law was fitted to."""
 SHARES: tuple[float, ...] = tuple(2.0 ** (-number / 4) for number in range(60))
 """Shares of a run at which its loss may be lowest, where it goes through its text too often."""
-RELATIVE_ERROR, ERROR_PER_TENFOLD = 0.04, 0.03
-"""Half of the interval of a prediction, as a share of it: near a run that was measured, and for each tenfold of text
-or size between the two."""
-SHORT_RUN_EXCESS = 0.31
-"""Bits per byte by which the law, fitted to runs of minutes, is too high for runs of seconds: 0.23 to 0.41 on five
-corpora (docs/LOG.md)."""
+FALL_PER_EFOLD, REPEATS_TEACH = 0.4, 2.0
+"""Bits per byte by which the loss of a short run falls at first while useful text grows e-fold, and the passes after
+which another is worth about a third of the first there: what five corpora showed between half a minute and five
+minutes (docs/LOG.md)."""
+RELATIVE_ERROR, ERROR_PER_TENFOLD = 0.05, 0.03
+"""Half of the interval of an expectation, as a share of it: near the run that was measured, and for each tenfold of
+text or size between the two."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,7 @@ class Exposure:
         >>> round(Exposure(1e6, 8e5, 1024, tokens=4e6, unique_tokens=1e6, bytes_per_token=3).useful_tokens / 1e6, 2)
         3.26
         """
-        if self.epochs <= 1:
-            return self.tokens
-        return self.unique_tokens * (1 + REPEATS_WORTH * (1 - math.exp(-(self.epochs - 1) / REPEATS_WORTH)))
+        return self._useful(REPEATS_WORTH)
 
     @property
     def pressure(self) -> float:
@@ -91,10 +90,19 @@ class Exposure:
             self.pressure,
         ]
 
+    def efolds_beyond(self, shorter: Exposure) -> float:
+        """Return the natural logarithm of how much more a run teaches than a shorter one of the same network."""
+        return math.log(self._useful(REPEATS_TEACH) / shorter._useful(REPEATS_TEACH))
+
     def distance(self, other: Exposure) -> float:
         """Return how far two exposures are from each other, in tenfolds of text and of size together."""
         text = math.log10(self.tokens * self.bytes_per_token / (other.tokens * other.bytes_per_token))
         return abs(text) + abs(math.log10(self.block_parameters / other.block_parameters))
+
+    def _useful(self, repeats_worth: float) -> float:
+        if self.epochs <= 1:
+            return self.tokens
+        return self.unique_tokens * (1 + repeats_worth * (1 - math.exp(-(self.epochs - 1) / repeats_worth)))
 
     def beyond_fitted(self) -> str:
         """Say how far this is beyond the runs that the law was fitted to; empty where it is among them."""
@@ -133,25 +141,6 @@ class Law:
     def _at_end(self, exposure: Exposure) -> float:
         return float(np.dot(self._coefficients(), exposure.terms()))
 
-    def interval(self, exposure: Exposure, measured: Exposure) -> tuple[float, float]:
-        """Return the range in which the loss should lie; wider the further it is from the run that was `measured`."""
-        expected = self.bits_per_byte(exposure)
-        half = expected * (RELATIVE_ERROR + ERROR_PER_TENFOLD * exposure.distance(measured))
-        return expected - half, expected + half
-
-    def fitted(self, short_runs: Sequence[tuple[Exposure, float]]) -> Law:
-        """Return this law with its floor refitted to the short run that saw the most text.
-
-        Nothing else is refitted: a hundred batches show how hard the text is, not which size would be best after a
-        hundred thousand.
-        """
-        if not short_runs:
-            return self
-        exposure, loss = longest(short_runs)
-        is_of_seconds = min(1.0, max(0.0, math.log2(2 * FITTED_TOKENS[0] / exposure.tokens)))  # fades over an octave
-        expected = self.bits_per_byte(exposure) - SHORT_RUN_EXCESS * is_of_seconds
-        return replace(self, floor=self.floor + loss - expected)
-
     def _coefficients(self) -> list[float]:
         return [self.floor, self.capacity, self.text, self.vocabulary, self.rare, self.overfitting]
 
@@ -165,6 +154,22 @@ def law_for(dropout: float | None) -> Law:
     return Law() if dropout is None or dropout > 0 else Law(overfitting=OVERFITTING_WITHOUT_DROPOUT)
 
 
-def longest(short_runs: Sequence[tuple[Exposure, float]]) -> tuple[Exposure, float]:
-    """Return the short run that saw the most text, and its loss."""
-    return max(short_runs, key=lambda run: run[0].tokens * run[0].bytes_per_token)
+@dataclass(frozen=True)
+class Expectation:
+    """The loss to expect of a run, told from that of a shorter run of the same network."""
+
+    bits_per_byte: float
+    interval: tuple[float, float]
+    """The range in which it should lie; wider the further the two runs are apart."""
+
+    @classmethod
+    def of(cls, exposure: Exposure, measured: Exposure, loss: float) -> Expectation:
+        """Return the expectation for a run, where a shorter one had this loss; the lower a loss is, the less it falls.
+
+        >>> shorter = Exposure(1e6, 8e5, 8192, tokens=1e6, unique_tokens=1e7, bytes_per_token=4)
+        >>> round(Expectation.of(replace(shorter, tokens=1e7), shorter, loss=1.8).bits_per_byte, 2)
+        1.08
+        """
+        expected = loss * math.exp(-FALL_PER_EFOLD * exposure.efolds_beyond(measured) / loss)
+        half = expected * (RELATIVE_ERROR + ERROR_PER_TENFOLD * exposure.distance(measured))
+        return cls(expected, (expected - half, expected + half))
