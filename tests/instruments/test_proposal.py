@@ -106,6 +106,11 @@ def test_what_is_given_stays(corpus: Path, tried: list[Config]) -> None:
     assert all(one.model.d_model == 96 for one in tried)
 
 
+def test_short_runs_learn_at_the_rate_of_a_given_width(corpus: Path, tried: list[Config]) -> None:
+    room.propose(given(corpus, **{"model.d_model": 512, "model.num_layers": 2}), minutes=5)
+    assert {one.training.learning_rate for one in tried} == {0.003}
+
+
 def test_what_cannot_be_planned(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="num_heads 37 does not divide"):
         room.propose(given(corpus, **{"model.num_heads": 37}), minutes=5)

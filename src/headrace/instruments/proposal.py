@@ -118,7 +118,7 @@ def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = la
     expected = Expectation.of(prospect.exposure, last.exposure, last.bits_per_byte)
     prospect = replace(prospect, bits_per_byte=expected.bits_per_byte)
     proposal = Proposal(config, minutes, prospect, search.runs, time.perf_counter() - began, expected.interval)
-    proposal.assumptions = _assumptions(proposal, run_s, last_run_s)
+    proposal.assumptions = _assumptions(proposal, run_s, last_run_s, expected.unchecked_efolds)
     return proposal
 
 
@@ -207,8 +207,8 @@ class Search:
     def _foresee(self, config: Config, pace: Pace) -> Prospect:
         per_token = self._bytes_per_token(config)
         evaluation_s = median(run.evaluation_s for run in self.runs)
-        seconds = 60 * self._minutes
-        seconds -= expected_seconds(config.training, seconds, evaluation_s, evaluation_s)
+        whole = 60 * self._minutes
+        seconds = max(0.1 * whole, whole - expected_seconds(config.training, whole, evaluation_s, evaluation_s))
         given_batch = config.training.batch_size if "training.batch_size" in self._given.values else 0
         training = config.training
         unique_tokens = self.train_bytes / per_token
@@ -271,8 +271,6 @@ class Search:
         if "training.batch_size" in self._given.values:  # it was meant for sequences as they are elsewhere
             length = SHORTEST_LENGTH
         layers.add({"training.max_length": length}, "plan")
-        if self._is_by_muon():
-            layers.add({"training.learning_rate": learning_rate_for(values["model.d_model"], SCOUT_TOKENS)}, "plan")
         layers.add(values, "plan")
         layers.add(self._given.values, "given")
         only_minutes = {"training.max_minutes": self._minutes, "training.max_steps": 0, "training.num_epochs": 0}
@@ -283,11 +281,14 @@ class Search:
             self._misfit = problem
             return None
         model, training = config.model, config.training
-        for key, value in (
-            ("training.short_windows", short_windows_for(training.sequence_length)),
-            ("training.sampled_tokens", sampled_tokens_for(model.vocab_size)),
-            ("training.related_tokens", related_tokens_for(config.data.tokenizer)),
-        ):
+        recipe = {
+            "training.short_windows": short_windows_for(training.sequence_length),
+            "training.sampled_tokens": sampled_tokens_for(model.vocab_size),
+            "training.related_tokens": related_tokens_for(config.data.tokenizer),
+        }
+        if self._is_by_muon():
+            recipe["training.learning_rate"] = learning_rate_for(model.d_model, SCOUT_TOKENS)
+        for key, value in recipe.items():
             if key not in self._given.values:
                 set_value(config, key, value)
         model.num_heads, model.d_ff = model.heads, model.feed_forward
@@ -347,17 +348,21 @@ def _pace_of(run: ShortRun) -> tuple[float, int, float]:
     return flops, model.num_layers, run.seconds_per_token
 
 
-def _assumptions(proposal: Proposal, run_s: float, last_run_s: float) -> list[str]:
+def _assumptions(proposal: Proposal, run_s: float, last_run_s: float, unchecked_efolds: float) -> list[str]:
     exposure = proposal.prospect.exposure
     texts = [
-        f"{len(proposal.runs) - 1} short runs of {human_time(run_s)} measure the speed, and one of"
-        f" {human_time(last_run_s)} how hard the text is; a scaling law (docs/metrics.md) estimates the loss after"
-        f" {proposal.minutes:g} minutes",
+        f"short runs of {human_time(run_s)} ({len(proposal.runs) - 1}) measure the speed, and one of"
+        f" {human_time(last_run_s)} how hard the text is; the loss after {proposal.minutes:g} minutes is extrapolated"
+        " from that one (docs/metrics.md)",
         "training has this machine to itself, as the short runs had; planning is not part of the minutes",
         "the recipe is the default one for this number of epochs",
     ]
     if beyond := exposure.beyond_fitted():
-        texts.append(f"the law extrapolates: {beyond} than in any run that it was fitted to")
+        texts.append(f"the law that ranks networks extrapolates: {beyond} than in any run that it was fitted to")
+    if unchecked_efolds > 0.5:
+        texts.append(
+            f"the loss extrapolates: {math.exp(unchecked_efolds):.1f} times further than in any run it was checked with"
+        )
     if exposure.epochs > 1:
         texts.append(
             f"the corpus comes {exposure.epochs:.1f} times: {human_count(exposure.tokens)} tokens are worth"

@@ -1,4 +1,4 @@
-"""Short runs: a candidate trained for a few seconds, to measure how fast it is and how much it learns."""
+"""Short runs: a candidate trained for seconds or a minute, to measure how fast it is and how much it learns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KERNEL_KEYS = ("precision", "matmul", "attention", "engine")
 
 @dataclass(frozen=True)
 class ShortRun:
-    """A candidate, and what a few seconds of training it have shown."""
+    """A candidate, and what training it for a short time has shown."""
 
     config: Config
     exposure: Exposure
@@ -79,7 +79,7 @@ def train_briefly(candidate: Config, seconds: float, train_bytes: float, before:
     working = [info.update_s for info in steps]
     loss = run.validation_bits_per_byte
     if loss is None:  # nothing is kept for validation
-        loss = (run.train_loss or 0.0) / math.log(2) / bytes_per_token
+        loss = (run.smoothed_loss or 0.0) / math.log(2) / bytes_per_token
     resolved = pretraining.config.training
     vocab_size = pretraining.config.model.vocab_size
     exposure = Exposure(

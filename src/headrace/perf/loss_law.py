@@ -1,4 +1,4 @@
-"""A scaling law: the loss to expect of a network of a given size after a given amount of text.
+"""A scaling law that ranks networks of different sizes after a given time, and the loss to expect of one of them.
 
 The loss, in bits per byte, is a sum: a floor; what a small network cannot express; what too little text cannot teach;
 what a small vocabulary cannot see of a text in one window; rare tokens, of which a large vocabulary has many; and
@@ -29,12 +29,14 @@ FITTED_TOKENS, FITTED_BLOCKS = (5e5, 8e6), (1e5, 3e6)
 SHARES: tuple[float, ...] = tuple(2.0 ** (-number / 4) for number in range(60))
 """Shares of a run at which its loss may be lowest, where it goes through its text too often."""
 FALL_PER_EFOLD, REPEATS_TEACH = 0.4, 2.0
-"""Bits per byte by which the loss of a short run falls at first while useful text grows e-fold, and the passes after
-which another is worth about a third of the first there: what five corpora showed between half a minute and five
-minutes (docs/LOG.md)."""
-RELATIVE_ERROR, ERROR_PER_TENFOLD = 0.05, 0.03
-"""Half of the interval of an expectation, as a share of it: near the run that was measured, and for each tenfold of
-text or size between the two."""
+"""Bits per byte by which the loss of a short run falls at first while useful text grows e-fold; and passes after which
+another is worth about a third of the first, for that fall (`REPEATS_WORTH` is for ranking). Both are what five corpora
+showed between half a minute and five minutes (docs/LOG.md)."""
+MOST_FALL = 0.25  # share of the loss by which it falls in an e-fold at most: texts that are easy from the beginning
+CHECKED_EFOLDS = 2.6  # e-folds of useful text between a short run and the longest run that it was compared with
+RELATIVE_ERROR, ERROR_PER_EFOLD, ERROR_BEYOND = 0.05, 0.013, 0.05
+"""Half of the interval of an expectation, as a share of it: near the run that was measured, for each e-fold of useful
+text between the two, and for each e-fold beyond those that were checked."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,7 @@ class Exposure:
 
     def efolds_beyond(self, shorter: Exposure) -> float:
         """Return the natural logarithm of how much more a run teaches than a shorter one of the same network."""
-        return math.log(self._useful(REPEATS_TEACH) / shorter._useful(REPEATS_TEACH))
-
-    def distance(self, other: Exposure) -> float:
-        """Return how far two exposures are from each other, in tenfolds of text and of size together."""
-        text = math.log10(self.tokens * self.bytes_per_token / (other.tokens * other.bytes_per_token))
-        return abs(text) + abs(math.log10(self.block_parameters / other.block_parameters))
-
-    def _useful(self, repeats_worth: float) -> float:
-        if self.epochs <= 1:
-            return self.tokens
-        return self.unique_tokens * (1 + repeats_worth * (1 - math.exp(-(self.epochs - 1) / repeats_worth)))
+        return max(0.0, math.log(self._useful(REPEATS_TEACH) / shorter._useful(REPEATS_TEACH)))
 
     def beyond_fitted(self) -> str:
         """Say how far this is beyond the runs that the law was fitted to; empty where it is among them."""
@@ -115,6 +107,11 @@ class Exposure:
             if factor > 1.5:
                 beyond.append(f"{what} is {factor:,.0f} times {'larger' if value > most else 'smaller'}")
         return " and ".join(beyond)
+
+    def _useful(self, repeats_worth: float) -> float:
+        if self.epochs <= 1:
+            return self.tokens
+        return self.unique_tokens * (1 + repeats_worth * (1 - math.exp(-(self.epochs - 1) / repeats_worth)))
 
 
 @dataclass(frozen=True)
@@ -161,15 +158,19 @@ class Expectation:
     bits_per_byte: float
     interval: tuple[float, float]
     """The range in which it should lie; wider the further the two runs are apart."""
+    unchecked_efolds: float
+    """E-folds of useful text by which the two runs are further apart than any that were compared."""
 
     @classmethod
     def of(cls, exposure: Exposure, measured: Exposure, loss: float) -> Expectation:
-        """Return the expectation for a run, where a shorter one had this loss; the lower a loss is, the less it falls.
+        """Return the expectation for a run, where a shorter one had this loss.
 
         >>> shorter = Exposure(1e6, 8e5, 8192, tokens=1e6, unique_tokens=1e7, bytes_per_token=4)
         >>> round(Expectation.of(replace(shorter, tokens=1e7), shorter, loss=1.8).bits_per_byte, 2)
         1.08
         """
-        expected = loss * math.exp(-FALL_PER_EFOLD * exposure.efolds_beyond(measured) / loss)
-        half = expected * (RELATIVE_ERROR + ERROR_PER_TENFOLD * exposure.distance(measured))
-        return cls(expected, (expected - half, expected + half))
+        efolds = exposure.efolds_beyond(measured)
+        unchecked = max(0.0, efolds - CHECKED_EFOLDS)
+        expected = loss * math.exp(-efolds * min(MOST_FALL, FALL_PER_EFOLD / max(loss, 1e-9)))
+        half = expected * (RELATIVE_ERROR + ERROR_PER_EFOLD * efolds + ERROR_BEYOND * unchecked)
+        return cls(expected, (expected - half, expected + half), unchecked)

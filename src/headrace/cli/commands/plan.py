@@ -93,7 +93,10 @@ def _propose(given: Layers, minutes: float, out: Path, as_json: bool) -> None:
 
 
 def _show_short_run(run: ShortRun) -> None:
-    display.err.print(f"[dim]tried {_shape(run.config)}: {run.bits_per_byte:.3f} bits per byte[/]")
+    tokens = human_count(run.exposure.tokens)
+    display.err.print(
+        f"[dim]tried {_shape(run.config)}: {run.bits_per_byte:.3f} bits per byte after {tokens} tokens[/]"
+    )
 
 
 def _shape(config: Config) -> str:

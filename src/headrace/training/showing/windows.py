@@ -61,8 +61,8 @@ class DealtWindows:
     def __init__(self, batches: BatchStream) -> None:
         self._batches = batches
         self._window, self._num_shown = 0, 0
-        self._start: dict[str, Any] = {}  # state before the batches that are dealt out at present
-        self._together: list[TokenBatch] = []  # these batches
+        self._together: list[TokenBatch] = []  # the batches that are dealt out at present; empty when all were shown
+        self._start: dict[str, Any] = {}  # state before them
         self._ahead: deque[tuple[dict[str, Any], TokenBatch]] = deque()  # read for later, each with the state before it
 
     def next(self, window: int) -> tuple[TokenBatch, int]:
@@ -122,11 +122,12 @@ class DealtWindows:
 
 
 def deal(batches: Sequence[TokenBatch], number: int) -> TokenBatch:
-    """Return one of as many batches of the same shape, each of which has an equal part of every sequence.
+    """Return the dealt batch of this number, from 0: of the sequences of batch i, it has part (number + i) mod n.
 
-    A row keeps its number, so that processes that share batches by rows deal out what one process would. Each batch
-    has a beginning of some sequence, as documents may begin and padding may end there. A single batch, and batches that
-    are not alike, stay as they are.
+    `batches`: those that are dealt out together, n of them; a dealt batch has their shape. A row keeps its number, so
+    that processes that share batches by rows deal out what one process would. Each dealt batch has a beginning of some
+    sequence, as documents may begin and padding may end there. A single batch, and batches that are not alike, stay as
+    they are.
     """
     count = len(batches)
     arrays = [(batch.inputs, batch.targets, batch.documents, batch.mask) for batch in batches]
