@@ -62,6 +62,7 @@ def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[
     assert 2 <= len(first) <= room.MOST_RUNS
     assert len({config.model_dump_json() for config in first}) == len(first), "nothing is tried twice"
     assert last.model == config.model, "the one that seems best is trained for longer in the end"
+    assert proposal.interval[0] < proposal.prospect.bits_per_byte < proposal.interval[1]
     assert max(proposal.runs, key=lambda run: run.exposure.tokens) is proposal.runs[-1]
     assert config.training.max_minutes == 5
     assert config.data.tokenizer in {config.data.tokenizer for config in tried}

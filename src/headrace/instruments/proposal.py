@@ -113,9 +113,11 @@ def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = la
             break
         try_out(config, run_s)
     last = try_out(search.best()[0], last_run_s)
-    config, prospect = search.best(like=last.config)
+    config, prospect = search.best()  # another one, where the last run has changed what is known of the speed
     search.settle_recipe(config, prospect)
-    expected = Expectation.of(prospect.exposure, last.exposure, last.bits_per_byte)
+    _, same = search.best(like=last.config)
+    expected = Expectation.of(same.exposure, last.exposure, last.bits_per_byte)
+    expected = expected.moved(prospect.bits_per_byte - same.bits_per_byte)
     prospect = replace(prospect, bits_per_byte=expected.bits_per_byte)
     proposal = Proposal(config, minutes, prospect, search.runs, time.perf_counter() - began, expected.interval)
     proposal.assumptions = _assumptions(proposal, run_s, last_run_s, expected.unchecked_efolds)

@@ -30,7 +30,7 @@ SHARES: tuple[float, ...] = tuple(2.0 ** (-number / 4) for number in range(60))
 """Shares of a run at which its loss may be lowest, where it goes through its text too often."""
 FALL_PER_EFOLD, REPEATS_TEACH = 0.4, 2.0
 """Bits per byte by which the loss of a short run falls at first while useful text grows e-fold; and passes after which
-another is worth about a third of the first, for that fall (`REPEATS_WORTH` is for ranking). Both are what five corpora
+another is worth about a third of the first, for that fall (`REPEATS_WORTH` is for ranking). Both are what four corpora
 showed between half a minute and five minutes (docs/LOG.md)."""
 MOST_FALL = 0.25  # share of the loss by which it falls in an e-fold at most: texts that are easy from the beginning
 CHECKED_EFOLDS = 2.6  # e-folds of useful text between a short run and the longest run that it was compared with
@@ -174,3 +174,10 @@ class Expectation:
         expected = loss * math.exp(-efolds * min(MOST_FALL, FALL_PER_EFOLD / max(loss, 1e-9)))
         half = expected * (RELATIVE_ERROR + ERROR_PER_EFOLD * efolds + ERROR_BEYOND * unchecked)
         return cls(expected, (expected - half, expected + half), unchecked)
+
+    def moved(self, difference: float) -> Expectation:
+        """Return the expectation for another network, which the law ranks by this difference in bits per byte."""
+        low, high = self.interval
+        return replace(
+            self, bits_per_byte=self.bits_per_byte + difference, interval=(low + difference, high + difference)
+        )
