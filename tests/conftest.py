@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,6 +17,11 @@ from headrace.data.corpus.scale import Scale, use_scale
 from headrace.machine.waiting import wait_briefly
 
 wait_briefly()  # before a test imports PyTorch: machines that test are seldom quiet
+
+# What a process ignores, its children ignore: under nohup, or in the background of a script, runs could not be stopped.
+for name, usual in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):  # Windows has no SIGHUP
+    if signal.getsignal(getattr(signal, name, signal.SIGINT)) is signal.SIG_IGN:
+        signal.signal(getattr(signal, name), usual)
 
 WORDS = """the mill wheel turns water stone grain flour river channel headrace sluice gate stream token batch corpus
     model naïve Ærø 水車 мельница it's we'll don't 3.14 1,024 x = y + 1; (a) [b] {c} — … \U0001f33e""".split()
