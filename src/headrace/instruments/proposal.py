@@ -49,6 +49,7 @@ from headrace.units import human_count, human_time
 
 RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 5
 LEAST_RUN_S, RUN_OVERHEAD_S = 1.0, 2.5
+LEAST_TRAINING_SHARE = 0.1  # of the time, however long evaluations take: a run trains at all
 LAST_RUN_SHARE = 0.45  # of the time of all short runs, for the one of the network that seemed best
 SCOUTS = (4e5, 3e6)  # parameters of the first two candidates, which show how fast small and larger networks are
 SCOUT_TOKENS = 3e6  # the length of run that their batch size is chosen for
@@ -210,7 +211,8 @@ class Search:
         per_token = self._bytes_per_token(config)
         evaluation_s = median(run.evaluation_s for run in self.runs)
         whole = 60 * self._minutes
-        seconds = max(0.1 * whole, whole - expected_seconds(config.training, whole, evaluation_s, evaluation_s))
+        pauses = expected_seconds(config.training, whole, evaluation_s, evaluation_s)
+        seconds = max(LEAST_TRAINING_SHARE * whole, whole - pauses)
         given_batch = config.training.batch_size if "training.batch_size" in self._given.values else 0
         training = config.training
         unique_tokens = self.train_bytes / per_token
@@ -363,7 +365,8 @@ def _assumptions(proposal: Proposal, run_s: float, last_run_s: float, unchecked_
         texts.append(f"the law that ranks networks extrapolates: {beyond} than in any run that it was fitted to")
     if unchecked_efolds > 0.5:
         texts.append(
-            f"the loss extrapolates: {math.exp(unchecked_efolds):.1f} times further than in any run it was checked with"
+            f"the expected loss is a guess: the run sees {math.exp(unchecked_efolds):.1f} times more text than any with"
+            " which such expectations were checked"
         )
     if exposure.epochs > 1:
         texts.append(
