@@ -25,6 +25,7 @@ ACCEPTED = {
         "training.precision": "dtype mixed_precision",
         "training.compile": "torch_compile",
         "training.weight_decay": "wd",
+        "training.warmup": "warmup_ratio",
         "training.beta1": "adam_beta1",
         "training.beta2": "adam_beta2",
         "training.schedule": "lr_scheduler lr_scheduler_type lr_schedule",
@@ -34,7 +35,7 @@ ACCEPTED = {
         "data.validation_sources": "val_data validation_file val_file validation_data eval_file",
         "data.validation_fraction": "val_fraction validation_split val_split",
         "data.tokenizer": "tokenizer_name tokenizer_path tokenizer_name_or_path",
-        "data.num_workers": "worker_count workers dataloader_num_workers",
+        "data.num_workers": "worker_count workers dataloader_num_workers num_parallel_calls",
         "data.prefetch_batches": "prefetch_buffer_size prefetch_size prefetch",
         "data.text_field": "text_column content_field",
         "run.out": "out_dir output_dir save_dir",
@@ -52,6 +53,7 @@ ANSWERS = {
     " data.max_sequences_in_memory=1000)",
     "buffer_size": "Shuffling needs no buffer here: every block of the corpus is shuffled as a whole. What is held"
     " ready is data.prefetch_batches=4",
+    "worker_buffer_size": "Batches are counted over all workers: data.prefetch_batches=4",
     "prefetch_factor": "Batches are counted over all workers: data.prefetch_batches=4",
     "gradient_accumulation_steps": "training.batch_size=64 is the whole update, and training.micro_batch_size=8 what"
     " is computed at once",
@@ -59,6 +61,8 @@ ANSWERS = {
     " training.micro_batch_size=8 what is computed at once",
     "warmup_steps": "The warm-up is a share of the run: training.warmup=0.02",
     "warmup_iters": "The warm-up is a share of the run: training.warmup=0.02",
+    "lr_decay_iters": "The learning rate falls until the run ends: training.max_steps=2000",
+    "eval_iters": "Evaluations are counted in tokens: training.evaluation_tokens=50000",
     "min_lr": "The end of the learning rate is a share of its peak: training.final_learning_rate=0.1",
     "num_batches": "Write training.max_steps=100",
     "skip_tf": "Write --skip tf after `headrace bench loaders`; training never loads TensorFlow",

@@ -105,7 +105,7 @@ class TrainingConfig(BaseModel):
     """Steps between evaluations; 0: chosen, so that those before the end take at most 2% of the run."""
     evaluation_tokens: Annotated[int, Field(ge=0, le=10**15)] | Literal["auto"] = "auto"
     """Tokens of the validation part to evaluate on, from all over it and the same every time; 0: all of it; auto:
-    chosen by what evaluating costs, at the end all of it if that takes at most a tenth of the run."""
+    chosen by what evaluating costs, at the end all of it if that should take at most 8% of the run."""
     save_every: int = Field(default=0, ge=0, le=MAX_STEPS)
     """Steps between checkpoints; 0: one a minute, fewer if waiting for them would take more than 1% of the run. The
     last is saved whatever this is."""

@@ -148,7 +148,7 @@ def inspect(
 ) -> None:
     """Show what a token cache holds. Or check it (--verify), or explain a batch made from it (--step N).
 
-    With a run instead of a cache, --step N shows the batch that the run was trained on.
+    With a run instead of a cache, --step N shows the batch that was read for its training step N+1.
     """
     folder = folder or newest_run()
     options: dict[str, Any] = {"batch_size": 8, "sequence_length": 256, "packing": "stream"}

@@ -17,7 +17,7 @@ def train(
     preset: Preset = "",
     out: Annotated[Path | None, typer.Option(help="The run directory to write. Default: runs/ and the time.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Continue this run, or from this checkpoint of a run, exactly where it was.")
+        Path | None, typer.Option(help="Continue this run, or from this checkpoint of a run, with the next batch.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Start even if memory is predicted to run out.")] = False,
     measure_again: Annotated[
