@@ -64,8 +64,9 @@ def steps_for_flops(config: Config, flops: float) -> int:
 
     The optimizer's own work is not counted (models/counts.py counts the network's).
     """
-    per_token = count(config.model, config.training.mean_window).training_flops_per_token
-    per_update = per_token * config.training.tokens_per_update
+    model, training = config.model, config.training
+    counts = count(model, training.mean_window, training.num_logits(model.vocab_size))
+    per_update = counts.training_flops_per_token * training.tokens_per_update
     if flops < per_update:
         raise UsageError(f"a budget of {flops:.3g} FLOPs is less than one update, which takes {per_update:.3g}.")
     return int(flops / per_update)

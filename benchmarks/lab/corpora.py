@@ -212,6 +212,8 @@ def held_out_texts(corpus: Corpus, max_bytes: int | None) -> list[str]:
             left -= len(raw)
             if left <= 0 or len(raw) == 0:
                 break
+    if not texts:
+        raise UsageError(f"judge_bytes {max_bytes}: less than the first line of {corpus.held_out}. Raise it.")
     return texts
 
 

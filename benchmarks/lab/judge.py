@@ -17,8 +17,8 @@ import torch
 
 from headrace.data.batch import Batch
 from headrace.distributed.replicas import Replica
+from headrace.models.architecture import find_architecture
 from headrace.models.config import ModelConfig
-from headrace.models.counts import count
 from headrace.models.network import Network
 from headrace.run.saved_model import load_trained
 from headrace.training.evaluate import PROBE_TOKENS
@@ -62,10 +62,8 @@ def judge(run: Path, texts: Sequence[str], context: int, own_context: int) -> Ju
 
 
 def longest_window(model: ModelConfig) -> int:
-    """Return the longest window that a network can take; 0: any. Learned positions are parameters."""
-    longer = model.model_copy(update={"context": 2 * model.context})
-    has_learned_positions = count(longer, 1).num_parameters != count(model, 1).num_parameters
-    return model.context if has_learned_positions else 0
+    """Return the longest window that a network can take; 0: any. Learned positions end somewhere."""
+    return model.context if find_architecture(model.arch).is_context_fixed else 0
 
 
 def sum_losses(network: Network, tokens: npt.NDArray[np.int64], window: int) -> float:

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from headrace.errors import UsageError
 from headrace.models.counts import count
-from headrace.perf import loss_law
 from headrace.perf.loss_law import Exposure
 from headrace.perf.pace import fit_pace, flops_per_token
 from headrace.run.config import Config
 from headrace.stages import UPDATING
+from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 
 CAPACITY = (0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
@@ -62,7 +61,7 @@ def _point(run: Path) -> Point:
         unique_tokens=corpus["epoch_tokens"],
         bytes_per_token=corpus["bytes"] / corpus["tokens"],
     )
-    in_update = update_flops(model, training.optimizer, torch.bfloat16)
+    in_update = update_flops(model, training.optimizer, Execution.from_config(training).dtype)
     seconds = sum(summary["seconds"].get(stage, 0.0) for stage in UPDATING)
     return Point(
         f"{result['corpus']} {result['budget']} {result['variant']} {result['seed']}",
@@ -82,8 +81,7 @@ def fit(points: Sequence[Point]) -> tuple[dict[str, float], np.ndarray]:
     floors = np.array([[float(point.corpus == corpus) for corpus in corpora] for point in points])
     best: tuple[float, dict[str, float], np.ndarray] | None = None
     for capacity, text in itertools.product(CAPACITY, TEXT):
-        loss_law.CAPACITY_EXPONENT, loss_law.TEXT_EXPONENT = capacity, text
-        terms = np.array([point.exposure.terms()[1:] for point in points])
+        terms = np.array([point.exposure.terms(capacity, text)[1:] for point in points])
         coefficients, errors = _fit_nonnegative(np.hstack([terms, floors]), losses, len(terms[0]))
         score = float((errors**2).sum())
         if best is None or score < best[0]:
@@ -121,8 +119,7 @@ def show_fit(folders: Iterable[Path]) -> None:
     laws, errors = fit(points)
     pace = fit_pace([(point.flops_per_token, point.num_layers, point.seconds_per_token) for point in points])
     for point, error in zip(points, errors, strict=True):
-        seconds = pace.per_flop * point.flops_per_token + pace.per_layer * point.num_layers
-        speed = seconds / point.seconds_per_token - 1
+        speed = pace.seconds_per_token(point.flops_per_token, point.num_layers) / point.seconds_per_token - 1
         print(
             f"{point.name:60} {point.bits_per_byte:.4f} error {error:+.4f}; {point.exposure.parameters / 1e6:.2f}M"
             f" {point.exposure.tokens / 1e6:.1f}M tokens, {point.exposure.epochs:.1f} epochs;"

@@ -14,7 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from headrace.errors import UsageError
 from headrace.run.config import Config, Layers
 from headrace.run.config_files import is_override, parse_override, read_config_file
+from headrace.run.keys import is_given
 from headrace.run.presets import PRESETS
+from headrace.run.start.budget import is_open
 from headrace.sizes import Size
 from lab.budget import LIMITS, Budget
 
@@ -94,7 +96,20 @@ class Table(BaseModel):
 
     def judging_context(self) -> int | Literal["own"]:
         """Return the tokens of the windows in which all models are judged; own: of those that each was trained with."""
-        return self.context or max(self.layers(name, {}).build().training.sequence_length for name in self.variants)
+        if self.context:
+            return self.context
+        configs = {name: self.layers(name, {}).build() for name in self.variants}
+        for name, config in configs.items():
+            if self._is_timed and is_open(config) and not is_given(config, "training.max_length"):
+                raise UsageError(
+                    f"variant {name!r} chooses its windows by its time, so it is not known which are the longest. Write"
+                    ' context = "own" to judge each model in its own windows, or a number of tokens.'
+                )
+        return max(config.training.sequence_length for config in configs.values())
+
+    @property
+    def _is_timed(self) -> bool:
+        return any(Budget.parse(budget).unit == "s" for budget in self.budgets)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from headrace.models.counts import count
 from headrace.perf.loss_law import Exposure, Law
 from headrace.run.config import Config, Layers
 from headrace.run.config_files import read_config_file
+from headrace.run.start import candidates
 from tests.conftest import make_text
 
 Command = Callable[..., tuple[int, str, str]]
@@ -80,16 +81,34 @@ def test_a_proposal_has_the_recipe_for_its_epochs(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     proposal = room.propose(given(corpus), minutes=60)
     training = proposal.config.training
-    assert proposal.prospect.exposure.epochs > 10, "the corpus is small"
-    assert 0 < training.num_epochs < proposal.prospect.exposure.epochs
+    assert training.num_epochs > 10, "the corpus is small"
+    assert proposal.prospect.exposure.epochs == pytest.approx(training.num_epochs, rel=0.05), "what it says, it does"
     assert training.dropout > 0 and training.weight_decay > 0.1
     assert (training.max_length, training.short_windows) == (512, 256)
-    kept = room.propose(given(corpus, **{"training.dropout": 0, "training.num_epochs": 5}), minutes=60).config.training
-    assert kept.dropout == 0
+    kept = room.propose(given(corpus, **{"training.dropout": 0, "training.num_epochs": 5}), minutes=60)
+    assert (kept.config.training.dropout, kept.config.training.num_epochs) == (0, 5)
+    assert kept.prospect.exposure.epochs == pytest.approx(5)
+
+
+def test_a_mixture_does_not_end_before_its_time(corpus: Path, tried: list[Config]) -> None:
+    (corpus.parent / "other.txt").write_text(make_text(20_000))
+    sources = [{"path": str(corpus), "weight": 1}, {"path": str(corpus.parent / "other.txt"), "weight": 1}]
+    proposal = room.propose(given(corpus, **{"data.sources": sources}), minutes=60)
+    assert proposal.config.training.num_epochs == 0
+
+
+def test_text_of_its_own_to_validate_on_leaves_all_of_the_corpus(corpus: Path, tried: list[Config]) -> None:
+    apart = room.Search(given(corpus, **{"data.validation_sources": [str(corpus)]}), minutes=5)
+    assert apart.train_bytes == corpus.stat().st_size
+
+
+def test_batches_are_whole_micro_batches(corpus: Path, tried: list[Config]) -> None:
+    config = room.propose(given(corpus, **{"training.micro_batch_size": 3}), minutes=5).config
+    assert all(one.training.batch_size % 3 == 0 for one in (config, *tried))
 
 
 def test_more_time_gives_a_larger_network(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "divide_corpus", lambda _: [type("Segment", (), {"nbytes": 10**10})])
+    monkeypatch.setattr(candidates, "divide_corpus", lambda _: [type("Segment", (), {"nbytes": 10**10})])
     minute, day = (room.propose(given(corpus), minutes).prospect.exposure.parameters for minutes in (1, 1440))
     assert minute < day
 
@@ -112,10 +131,16 @@ def test_short_runs_learn_at_the_rate_of_a_given_width(corpus: Path, tried: list
     assert {one.training.learning_rate for one in tried} == {0.003}
 
 
+@pytest.mark.parametrize("key", ["training.dropout", "model.arch", "model.context", "training.threads"])
+def test_a_value_that_makes_no_sense_is_an_error_that_names_it(corpus: Path, tried: list[Config], key: str) -> None:
+    with pytest.raises(UsageError, match=key):
+        room.propose(given(corpus, **{key: "nonsense"}), minutes=5)
+
+
 def test_what_cannot_be_planned(corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="num_heads 37 does not divide"):
         room.propose(given(corpus, **{"model.num_heads": 37}), minutes=5)
-    monkeypatch.setattr(room, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(candidates, "available_memory_bytes", lambda: 1000)
     with pytest.raises(UsageError, match="fits both the memory"):
         room.propose(given(corpus), minutes=5)
     corpus.write_text("")

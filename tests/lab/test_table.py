@@ -44,6 +44,13 @@ def test_values_lie_over_each_other_in_order(tmp_path: Path) -> None:
     assert table.judging_context() == 256  # the longest that any variant trains with
 
 
+def test_windows_that_a_run_chooses_need_a_context_to_be_judged_in(tmp_path: Path) -> None:
+    text = SMALL.replace("d_model=64", "").replace("3 steps", "3 s")
+    with pytest.raises(UsageError, match='context = "own"'):
+        read(tmp_path, text).judging_context()
+    assert read(tmp_path, f'context = "own"\n{text}').judging_context() == "own"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [

@@ -124,6 +124,11 @@ class DataConfig(LoaderOptions, SourceOptions):
     cache_dir: str = ""
     """Folder of the token cache; empty: one in the user's cache."""
 
+    @property
+    def training_share(self) -> float:
+        """Share of the corpus that is trained on."""
+        return 1.0 if self.validation_sources else 1 - self.validation_fraction
+
     @model_validator(mode="before")
     @classmethod
     def _drop_unset(cls, given: Any) -> Any:

@@ -54,12 +54,11 @@ def predict_run(config: Config) -> Plan:
     corpus = complete_from_corpus(config, assumptions)
     mixture = RunMixture.of(config)
     model, training = config.model, config.training
-    steps_per_epoch = (
-        corpus.tokens * (1 - config.data.validation_fraction) / training.batch_size / training.sequence_length
-    )
+    steps_per_epoch = corpus.tokens * config.data.training_share / training.tokens_per_update
     limits = Limits.from_config(training, max(1, round(steps_per_epoch)))
     text = {"bytes": corpus.num_bytes, "tokenizer": tokenizer_spec(config)}
-    assumptions += settle_recipe(config, None, limits, text, ALONE)
+    has_passes = mixture.weights is None and steps_per_epoch >= 1
+    assumptions += settle_recipe(config, None, limits, text, ALONE, lambda: has_passes)
     execution, rehearsal, footprint = _rehearse(config, free, assumptions)
     work = count_work(
         model,

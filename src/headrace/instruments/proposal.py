@@ -9,38 +9,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-import torch
-
-from headrace.data.corpus.segments import divide_corpus
 from headrace.errors import UsageError
 from headrace.instruments.short_run import ShortRun, train_briefly
-from headrace.machine.hardware import available_memory_bytes
-from headrace.models.config import ModelConfig
 from headrace.models.counts import count
-from headrace.perf.loss_law import Expectation, law_for
-from headrace.perf.pace import Pace, Prospect, fit_pace, flops_per_token, foresee
-from headrace.perf.search_space import (
-    SHORTEST_LENGTH,
-    batch_size_for,
-    expected_bytes_per_token,
-    learning_rate_for,
-    related_tokens_for,
-    sampled_tokens_for,
-    sequence_length_for,
-    shapes,
-    short_windows_for,
-    spread_batch,
-    vocabularies_for,
-)
+from headrace.perf.loss_law import Expectation
+from headrace.perf.pace import Pace, Prospect, fit_pace, flops_per_token
+from headrace.perf.search_space import batch_size_for, usual_bytes_per_token
 from headrace.run.config import Config, Layers
-from headrace.run.corpus import expected_vocabulary, given_cache, training_sources
-from headrace.run.memory import count_memory
-from headrace.run.start.budget import most_context, set_value
+from headrace.run.corpus import expected_vocabulary, given_cache, mixture_weights, training_sources
+from headrace.run.keys import set_value, with_values
+from headrace.run.start.budget import SHAPE, law_of
+from headrace.run.start.candidates import (
+    Text,
+    allowed_memory,
+    batch_values,
+    candidate_values,
+    foresee_candidate,
+    learning_rate_values,
+    needed_memory,
+)
 from headrace.run.start.regime import recipe_for
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
@@ -48,14 +40,13 @@ from headrace.training.pauses import expected_seconds
 from headrace.units import human_count, human_time
 
 RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 5
-LEAST_RUN_S, RUN_OVERHEAD_S = 1.0, 2.5
+LEAST_RUN_S, RUN_OVERHEAD_S = 1.0, 2.5  # what a short run takes beside its training, about
 LEAST_TRAINING_SHARE = 0.1  # of the time, however long evaluations take: a run trains at all
 LAST_RUN_SHARE = 0.45  # of the time of all short runs, for the one of the network that seemed best
 SCOUTS = (4e5, 3e6)  # parameters of the first two candidates, which show how fast small and larger networks are
 SCOUT_TOKENS = 3e6  # the length of run that their batch size is chosen for
 UNLIKE = 1.25  # the next candidate has another vocabulary, or parameters that differ by this factor
 LARGE_CORPUS_BYTES, LARGE_CORPUS_VOCABULARY = 200e6, 16_000  # tokenising it several times would take too long
-MEMORY_SHARE = 0.8  # share of the free memory that a candidate may take
 
 
 @dataclass
@@ -115,8 +106,8 @@ def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = la
         try_out(config, run_s)
     last = try_out(search.best()[0], last_run_s)
     config, prospect = search.best()  # another one, where the last run has changed what is known of the speed
-    search.settle_recipe(config, prospect)
-    _, same = search.best(like=last.config)
+    prospect = search.settle_recipe(config, prospect)
+    same = search.until_the_end(*search.best(like=last.config))
     expected = Expectation.of(same.exposure, last.exposure, last.bits_per_byte)
     expected = expected.moved(prospect.bits_per_byte - same.bits_per_byte)
     prospect = replace(prospect, bits_per_byte=expected.bits_per_byte)
@@ -129,27 +120,31 @@ class Search:
     """The candidates, what is known of the corpus, and what the short runs so far have shown."""
 
     def __init__(self, given: Layers, minutes: float) -> None:
-        self._given, self._minutes = given, minutes
-        self._law = law_for(given.values.get("training.dropout"))
-        self.runs: list[ShortRun] = []
-        self._misfit: UsageError | None = None
         if given.values.get("model.init"):
             raise UsageError(
                 "plan --minutes proposes a network, and model.init brings one along. Leave one of them out: without"
                 " --minutes, `headrace plan` says what continuing costs."
             )
+        self._given, self._minutes = given, minutes
+        self.runs: list[ShortRun] = []
+        self._misfit: UsageError | None = None
         base = _without_shape(given)
-        self._most_context = most_context(ModelConfig(**_of_section(given, "model", ("arch", "context"))))
-        self._num_threads = given.values.get("training.threads") or torch.get_num_threads()
         cache = given_cache(base)
         if cache is not None:
             raise UsageError(
                 f"{cache.path}: a token cache, and a proposal compares tokenizers. Name the text instead of its cache."
             )
-        # Bytes of text, also where files are compressed.
-        corpus_bytes = sum(segment.nbytes for segment in divide_corpus(training_sources(base)))
-        self.train_bytes = corpus_bytes * (1 - base.data.validation_fraction)
-        self._candidates = self._make_candidates(base, corpus_bytes)
+        self._law = law_of(base)
+        self._is_mixture = mixture_weights(base, training_sources(base)) is not None
+        self._text = Text.of(base)
+        if self._text.num_bytes > LARGE_CORPUS_BYTES and not self._text.vocab_size:
+            self._text = replace(self._text, vocab_size=LARGE_CORPUS_VOCABULARY)
+        self._candidates = self._make_candidates(base)
+
+    @property
+    def train_bytes(self) -> float:
+        """Bytes of the text that is trained on."""
+        return self._text.num_bytes
 
     def add(self, run: ShortRun) -> None:
         """Add a short run, and the real vocabulary size of its tokenizer."""
@@ -188,77 +183,56 @@ class Search:
         config, prospect = self._best_of(possible)
         return self._with_batch(config, prospect.batch_size), prospect
 
-    def settle_recipe(self, config: Config, prospect: Prospect) -> None:
-        """Write the recipe for the whole time into a configuration, as a run without a plan would choose it."""
-        _, values = recipe_for(prospect.exposure, is_limited_by_time=True, law=self._law)
-        if self._is_by_muon():
-            tokens = self._law.best_share(prospect.exposure) * prospect.exposure.tokens
-            values = {**values, "training.learning_rate": learning_rate_for(config.model.d_model, tokens)}
+    def settle_recipe(self, config: Config, prospect: Prospect) -> Prospect:
+        """Write the recipe for the whole time into a configuration, as a run without a plan would choose it.
+
+        Return what to expect of it until it ends.
+        """
+        _, values = recipe_for(prospect.exposure, self._may_end_early(config, prospect), self._law)
+        prospect = self.until_the_end(config, prospect)
+        values |= learning_rate_values(config, self._given.values, prospect.exposure.tokens)
         for key, value in values.items():
             if key not in self._given.values:
                 set_value(config, key, value)
+        return prospect
 
-    def _is_by_muon(self) -> bool:
-        optimizer: str = self._given.values.get("training.optimizer", "muon")
-        return optimizer == "muon"  # the rates were found with it
+    def until_the_end(self, config: Config, prospect: Prospect) -> Prospect:
+        """Return a prospect with what a run sees until it ends, by its time or because its text came round often."""
+        exposure = prospect.exposure
+        share = self._law.best_share(exposure) if self._may_end_early(config, prospect) else 1.0
+        return replace(prospect, exposure=exposure.shortened(share))
+
+    def _may_end_early(self, config: Config, prospect: Prospect) -> bool:
+        """Return whether a run may end after some passes: not where they are given, or cannot be counted."""
+        has_passes = prospect.exposure.unique_tokens >= config.training.tokens_per_update and not self._is_mixture
+        return has_passes and not config.training.num_epochs
 
     def _best_of(self, candidates: list[Config]) -> tuple[Config, Prospect]:
         pace = fit_pace([_pace_of(run) for run in self.runs])
         found = [(config, self._foresee(config, pace)) for config in candidates]
-        return min(found, key=lambda one: (one[1].broken_rules, one[1].bits_per_byte))
+        return min(found, key=lambda one: one[1].rank)
 
     def _foresee(self, config: Config, pace: Pace) -> Prospect:
-        per_token = self._bytes_per_token(config)
         evaluation_s = median(run.evaluation_s for run in self.runs)
         whole = 60 * self._minutes
         pauses = expected_seconds(config.training, whole, evaluation_s, evaluation_s)
         seconds = max(LEAST_TRAINING_SHARE * whole, whole - pauses)
-        given_batch = config.training.batch_size if "training.batch_size" in self._given.values else 0
-        training = config.training
-        unique_tokens = self.train_bytes / per_token
-        return foresee(
-            config.model,
-            training.sequence_length,
-            training.mean_window,
-            update_flops(config.model, training.optimizer, Execution.from_config(training).dtype),
-            unique_tokens,
-            per_token,
-            seconds,
-            pace,
-            self._law,
-            given_batch,
-            training.sampled_tokens,
-        )
+        per_token = self._bytes_per_token(config)
+        return foresee_candidate(config, self._given.values, self._text, per_token, seconds, pace, self._law)
 
     def _bytes_per_token(self, config: Config) -> float:
         for run in self.runs:
             if run.config.data.tokenizer == config.data.tokenizer:
                 return run.exposure.bytes_per_token
-        is_small = config.data.tokenizer in ("byte", "char")
-        return 1.0 if is_small else expected_bytes_per_token(config.model.vocab_size)
+        return usual_bytes_per_token(config.data.tokenizer, config.model.vocab_size)
 
-    def _make_candidates(self, base: Config, corpus_bytes: float) -> list[Config]:
+    def _make_candidates(self, base: Config) -> list[Config]:
         """Return every shape with every vocabulary, as far as the given values and the memory leave a choice."""
-        sizes = vocabularies_for(corpus_bytes) if corpus_bytes <= LARGE_CORPUS_BYTES else [LARGE_CORPUS_VOCABULARY]
-        proposed: list[dict[str, Any]] = [
-            {
-                "data.tokenizer": f"bpe:{size}",
-                "model.vocab_size": size,
-                "model.d_model": width,
-                "model.num_layers": layers,
-            }
-            for size in sizes
-            for width, layers in shapes()
-        ]
-        if base.data.tokenizer or base.model.vocab_size:
-            spec = base.data.tokenizer or f"bpe:{base.model.vocab_size}"
-            size = base.model.vocab_size or expected_vocabulary(spec)
-            proposed = [{**values, "data.tokenizer": spec, "model.vocab_size": size} for values in proposed]
-        free = MEMORY_SHARE * available_memory_bytes()
+        allowed = allowed_memory()
         distinct: dict[str, Config] = {}
-        for values in proposed:
+        for values in candidate_values(base, self._given.values, self._text, self._minutes):
             config = self._build(values)
-            if config is not None and count_memory(config, Execution(1), 0).total <= free:
+            if config is not None and needed_memory(config) <= allowed:
                 distinct[config.model_dump_json()] = config
         if not distinct and self._misfit is not None:
             raise self._misfit
@@ -270,64 +244,33 @@ class Search:
     def _build(self, values: dict[str, Any]) -> Config | None:
         """Return a configuration of the given values over the proposed ones; None where they do not go together."""
         layers = Layers()
-        tokens = self.train_bytes / expected_bytes_per_token(values["model.vocab_size"])
-        length = sequence_length_for(self._minutes, tokens, self._most_context)
-        if "training.batch_size" in self._given.values:  # it was meant for sequences as they are elsewhere
-            length = SHORTEST_LENGTH
-        layers.add({"training.max_length": length}, "plan")
         layers.add(values, "plan")
         layers.add(self._given.values, "given")
-        only_minutes = {"training.max_minutes": self._minutes, "training.max_steps": 0, "training.num_epochs": 0}
-        layers.add(only_minutes, "--minutes")
+        layers.add({"training.max_minutes": self._minutes, "training.max_steps": 0}, "--minutes")
         try:
             config = layers.build()
         except UsageError as problem:
             self._misfit = problem
             return None
-        model, training = config.model, config.training
-        recipe = {
-            "training.short_windows": short_windows_for(training.sequence_length),
-            "training.sampled_tokens": sampled_tokens_for(model.vocab_size),
-            "training.related_tokens": related_tokens_for(config.data.tokenizer),
-        }
-        if self._is_by_muon():
-            recipe["training.learning_rate"] = learning_rate_for(model.d_model, SCOUT_TOKENS)
-        for key, value in recipe.items():
-            if key not in self._given.values:
-                set_value(config, key, value)
+        model = config.model
+        model.vocab_size = self._text.vocab_size or expected_vocabulary(config.data.tokenizer)
         model.num_heads, model.d_ff = model.heads, model.feed_forward
         model.context = model.context or config.training.sequence_length
-        return config
+        return with_values(config, learning_rate_values(config, self._given.values, SCOUT_TOKENS))
 
     def _with_batch(self, config: Config, batch_size: int) -> Config:
         """Return a copy with this batch where none is given, spread over the threads where no length is given."""
-        config = config.model_copy(deep=True)
-        given, training = self._given.values, config.training
-        if "training.batch_size" in given:
-            return config
-        training.batch_size = batch_size
-        if "training.max_length" not in given:
-            spread = spread_batch(training.sequence_length, batch_size, self._num_threads)
-            training.max_length, training.batch_size = spread
-            if "training.short_windows" not in given:
-                training.short_windows = short_windows_for(training.sequence_length)
-            if "model.context" not in given:
-                config.model.context = training.sequence_length
+        config = with_values(config, batch_values(config, self._given.values, batch_size))
+        if "model.context" not in self._given.values:
+            config.model.context = config.training.sequence_length
         return config
 
 
 def _without_shape(given: Layers) -> Config:
-    """Return the given values about text and tokens; the others need only go with some candidate."""
-    layers = Layers()
-    about_text = {key: value for key, value in given.values.items() if key.startswith("data.") or "vocab" in key}
-    layers.add(about_text, "given")
-    layers.origins = given.origins
-    return layers.build()
-
-
-def _of_section(given: Layers, section: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return some given values of a section, by name."""
-    return {name: given.values[f"{section}.{name}"] for name in names if f"{section}.{name}" in given.values}
+    """Return the given values without those of the shape, which need only go with some candidate."""
+    shape = {f"model.{name}" for name in SHAPE}
+    values = {key: value for key, value in given.values.items() if key not in shape}
+    return Layers(values, given.origins).build()
 
 
 def _parameters(config: Config) -> int:

@@ -19,11 +19,11 @@ import numpy as np
 # Passes after which another is worth about a third of the first: 15 for large networks (Muennighoff et al., 2023), and
 # fewer for small ones that learn fast.
 REPEATS_WORTH = 5.0
-CAPACITY_EXPONENT, TEXT_EXPONENT = 0.25, 0.35
-HARMLESS_EPOCHS = 2.0
+CAPACITY_EXPONENT, TEXT_EXPONENT = 0.25, 0.35  # of a grid, with the coefficients (python benchmarks/lab fit)
+HARMLESS_EPOCHS = 2.0  # a second pass teaches as the first does, and nothing is known by heart (docs/recipe.md)
 FILLED_WEIGHTS = 0.6
 """Weights in the blocks that each byte of a text can fill: more do not lower the loss (docs/LOG.md)."""
-OVERFITTING_WITHOUT_DROPOUT = 0.02
+OVERFITTING_WITHOUT_DROPOUT = 0.02  # 140 kB, 64 x 4: 2.45 after 9 epochs, 2.63 after 18 (docs/design/budget.md)
 FITTED_TOKENS, FITTED_BLOCKS = (5e5, 8e6), (1e5, 3e6)
 """Tokens and block weights of the runs that the law was fitted to."""
 SHARES: tuple[float, ...] = tuple(2.0 ** (-number / 4) for number in range(60))
@@ -79,14 +79,14 @@ class Exposure:
         """Return the exposure of a run that ends after a share of the text."""
         return replace(self, tokens=share * self.tokens)
 
-    def terms(self) -> list[float]:
+    def terms(self, capacity_exponent: float = CAPACITY_EXPONENT, text_exponent: float = TEXT_EXPONENT) -> list[float]:
         """Return the factor of each coefficient of the law."""
         useful_bytes = self.useful_tokens * self.bytes_per_token
         filled = min(self.block_parameters, FILLED_WEIGHTS * self.unique_tokens * self.bytes_per_token)
         return [
             1.0,
-            (1e6 / filled) ** CAPACITY_EXPONENT,
-            (1e6 / useful_bytes) ** TEXT_EXPONENT,
+            (1e6 / filled) ** capacity_exponent,
+            (1e6 / useful_bytes) ** text_exponent,
             math.sqrt(1000 / self.vocab_size),
             math.sqrt(self.vocab_size / min(self.tokens, self.unique_tokens)),
             self.pressure,

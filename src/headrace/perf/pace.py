@@ -23,6 +23,10 @@ class Pace:
     per_layer: float
     """Seconds per layer."""
 
+    def seconds_per_token(self, flops: float, num_layers: int) -> float:
+        """Return the seconds that a network takes for a token, with these FLOPs per token."""
+        return self.per_flop * flops + self.per_layer * num_layers
+
 
 USEFUL_EPOCHS = 13.0
 """Passes over a text up to which batches grow with the tokens of a run: text that comes round wants small ones."""
@@ -54,6 +58,11 @@ class Prospect:
         seen = self.exposure
         is_network_too_large = is_too_large(seen.block_parameters, seen.unique_tokens)
         return is_network_too_large + is_vocabulary_too_large(seen.vocab_size, seen.tokens)
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What networks are ordered by, the best first: rules come before the expected loss."""
+        return self.broken_rules, self.bits_per_byte
 
 
 def fit_pace(measured: Sequence[tuple[float, int, float]]) -> Pace:
@@ -107,13 +116,12 @@ def foresee(
     `mean_window`: tokens that the network sees at once, averaged over the run. `num_drawn`: tokens of the vocabulary
     that updates compare beside those of their batch; 0: all.
     """
-    layers_s = pace.per_layer * model.num_layers
     least_flops = flops_per_token(model, mean_window, ROUGH_BATCH_TOKENS, update_flops, num_drawn)
-    rough = seconds / (pace.per_flop * least_flops + layers_s)
+    rough = seconds / pace.seconds_per_token(least_flops, model.num_layers)
     useful = min(rough, USEFUL_EPOCHS * unique_tokens)
     batch_size = batch_size or batch_size_for(useful, sequence_length)
     flops = flops_per_token(model, mean_window, batch_size * sequence_length, update_flops, num_drawn)
-    tokens_per_second = 1 / (pace.per_flop * flops + layers_s)
+    tokens_per_second = 1 / pace.seconds_per_token(flops, model.num_layers)
     counts = count(model, sequence_length)
     tokens = max(1.0, seconds * tokens_per_second)
     exposure = Exposure(

@@ -100,14 +100,14 @@ def sequence_length_for(minutes: float, unique_tokens: float, context: int = 0) 
 
     >>> sequence_length_for(1, 1e7), sequence_length_for(5, 1e7), sequence_length_for(5, 150_000)
     (256, 1024, 512)
-    >>> sequence_length_for(5, 1e7, context=700)
-    512
+    >>> sequence_length_for(5, 1e7, context=700), sequence_length_for(5, 1e7, context=128)
+    (512, 128)
     """
     length = LONGEST_LENGTH if minutes >= LEAST_LONG_MINUTES else SHORTEST_LENGTH
     most = min(unique_tokens / LEAST_SEQUENCES, context or LONGEST_LENGTH)
     while length > SHORTEST_LENGTH and length > most:
         length //= 2
-    return length
+    return min(length, context or length)
 
 
 def spread_batch(sequence_length: int, batch_size: int, num_sequences: int) -> tuple[int, int]:

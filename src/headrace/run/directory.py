@@ -21,7 +21,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,8 +122,12 @@ class RunFolder:
         with open(self.path / "samples.txt", "a", encoding="utf-8") as file:
             file.write(_as_sample(step, text))
 
-    def write_config(self, config: Config) -> None:
-        self.write_json("config.json", config.model_dump())
+    def write_config(self, config: Config, undecided: Iterable[str] = ()) -> None:
+        """Write the configuration; values that are not decided yet are left out, by dotted key."""
+        values = config.model_dump()
+        for section, _, name in (key.partition(".") for key in undecided):
+            del values[section][name]
+        self.write_json("config.json", values)
 
     def write_record(self, name: str, record: Record) -> None:
         self.write_json(name, record.model_dump(by_alias=True))

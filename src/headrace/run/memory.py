@@ -19,6 +19,7 @@ from headrace.training.config import TrainingConfig
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import state_bytes
 from headrace.training.optimizers.average import average_bytes
+from headrace.training.showing.windows import batches_held
 from headrace.training.ways.activations import native_bytes_per_token
 from headrace.units import human_bytes
 
@@ -45,6 +46,7 @@ def count_memory(
         if execution.gradient_checkpointing:
             per_token = checkpointed_bytes_per_token(model, per_token)
     counts = count(model, training.sequence_length)
+    num_batches = BATCHES_HELD + batches_held(training.pieces)
     return memory_parts(
         model,
         counts,
@@ -52,7 +54,7 @@ def count_memory(
         execution.micro_batch_size * training.sequence_length,
         per_token,
         execution.head_chunk_bytes,
-        BATCHES_HELD * training.batch_size * (training.sequence_length + 1) * 4,
+        num_batches * training.batch_size * (training.sequence_length + 1) * 4,
         runtime_bytes,
         num_shards=num_processes if config.run.sharding == "fsdp" else 1,
         precision=execution.precision,

@@ -26,6 +26,7 @@ from headrace.run.agreement import check_batch_size, check_same_config, check_sa
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus, refuse_to_train_into_text
 from headrace.run.directory import History, RunFolder, WatchedFolder, read_record
+from headrace.run.keys import is_given
 from headrace.run.machine import remembered_machine
 from headrace.run.memory import check_memory, num_shards
 from headrace.run.records import CheckpointState, Environment, Run
@@ -39,7 +40,7 @@ from headrace.run.session.overfitting import OverfittingWatch
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
 from headrace.run.start.origin import find_origin
-from headrace.run.start.regime import settle_recipe
+from headrace.run.start.regime import RECIPE_KEYS, settle_recipe
 from headrace.run.summary import Tally, recall
 from headrace.run.trackers.beside import open_trackers
 from headrace.stages import Stage
@@ -131,7 +132,9 @@ class Pretraining:
         limits = Limits.from_config(config.training, self._steps_per_epoch())
         self.max_steps = limits.steps
         """Steps at which the run ends; None where only time limits it."""
-        self.notices += settle_recipe(config, saved.config if saved else None, limits, self.corpus(), group)
+        if saved is not None or self._given_batches is None:  # of the text behind given batches, nothing is known
+            before = saved.config if saved else None
+            self.notices += settle_recipe(config, before, limits, self.corpus(), group, self._has_passes)
         limits = Limits.from_config(config.training, self._steps_per_epoch())  # text that comes round too often ends it
         self.max_steps = limits.steps
         position = saved.position if saved is not None else Position()
@@ -152,6 +155,11 @@ class Pretraining:
     def _steps_per_epoch(self) -> int:
         """Return the steps of a pass over the corpus where a limit needs them: counting tokenises all of it."""
         return self.loader.steps_per_epoch if self.config.training.num_epochs else 0
+
+    def _has_passes(self) -> bool:
+        """Return whether passes over the corpus can be counted: the sources of a mixture have passes of their own, and
+        a text that is smaller than one batch has none."""
+        return not self.loader.is_mixture and self.loader.steps_per_epoch > 0
 
     def _open_corpus(self, stack: ExitStack, kept: Tokenizer | None) -> None:
         """Open the training text and its tokenizer, and set the vocabulary size and the context by them.
@@ -262,10 +270,13 @@ class Pretraining:
         )
 
     def _begin_anew(self) -> None:
-        """Write the configuration at once: a run that is killed before its first checkpoint begins again from it."""
+        """Write the configuration at once: a run that is killed before its first checkpoint begins again from it.
+
+        The recipe is left open, as it is decided later, when the text is open.
+        """
         if self.config.run.resume and self.folder.holds_a_configuration:
             self.notices.append("no checkpoint yet: the run begins again from its configuration")
-        self.folder.write_config(self.config)
+        self.folder.write_config(self.config, [key for key in RECIPE_KEYS if not is_given(self.config, key)])
 
     def _end_at_once(self, position: Position, limits: Limits) -> None:
         """Leave a finished run as it is; write its summary if it was killed before it did."""

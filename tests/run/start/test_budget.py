@@ -19,8 +19,11 @@ from headrace.perf.pace import usual_pace
 from headrace.perf.search_space import LEAST_SEEN
 from headrace.run.config import Config, Layers
 from headrace.run.pretraining import Pretraining
-from headrace.run.start import budget
-from headrace.run.start.budget import CHOOSABLE, Chosen, choose, fill_in, get_value, is_open
+from headrace.run.keys import get_value, with_values
+from headrace.run.memory import count_memory
+from headrace.run.start import budget, candidates
+from headrace.run.start.budget import CHOOSABLE, Chosen, choose, fill_in, is_open
+from headrace.training.execution import Execution
 from headrace.units import human_time
 from tests.conftest import make_text
 
@@ -30,7 +33,7 @@ PEAK = 4e11
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A text, on a machine whose speed is known."""
-    monkeypatch.setattr(budget, "machine_pace", lambda num_machines=1: usual_pace(num_machines * PEAK))
+    monkeypatch.setattr(budget, "machine_pace", lambda num_processes=1: usual_pace(num_processes * PEAK))
     path = tmp_path / "corpus.txt"
     path.write_text(make_text(300_000))
     return path
@@ -39,7 +42,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def much_text(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, as if it were a gigabyte."""
-    monkeypatch.setattr(budget, "divide_corpus", lambda _: [SimpleNamespace(nbytes=10**9)])
+    monkeypatch.setattr(candidates, "divide_corpus", lambda _: [SimpleNamespace(nbytes=10**9)])
     return corpus
 
 
@@ -64,7 +67,7 @@ def test_more_time_means_a_larger_network(much_text: Path) -> None:
 def test_a_faster_machine_gets_a_larger_network_in_equal_time(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(much_text, training__max_minutes=2)
     here = choose(config)
-    monkeypatch.setattr(budget, "machine_pace", lambda num_machines=1: usual_pace(30 * PEAK))
+    monkeypatch.setattr(budget, "machine_pace", lambda num_processes=1: usual_pace(30 * PEAK))
     assert parameters(choose(config)) > parameters(here)
 
 
@@ -101,7 +104,7 @@ def test_what_is_given_stays_and_the_rest_follows_from_it(corpus: Path) -> None:
 
 
 def test_tokens_that_are_there_are_used_if_they_are_as_good(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "vocabularies_for", lambda num_bytes: [300, 4096, 5000])
+    monkeypatch.setattr(candidates, "vocabularies_for", lambda num_bytes: [300, 4096, 5000])
     config = configured(much_text, training__max_minutes=3)
     free = choose(config)
     other = "bpe:5000" if free.values["data.tokenizer"] == "bpe:4096" else "bpe:4096"
@@ -148,6 +151,13 @@ def test_sequences_suit_a_given_context_architecture_and_batch(much_text: Path, 
     assert config.training.max_length == 256
 
 
+@pytest.mark.parametrize("values", [{}, {"training__batch_size": 8}])
+def test_sequences_are_no_longer_than_a_small_context(much_text: Path, values: dict[str, Any]) -> None:
+    config = configured(much_text, training__max_minutes=5, model__context=128, **values)
+    fill_in(config)
+    assert config.training.max_length == 128
+
+
 def test_a_small_text_is_cut_into_sequences_enough_to_shuffle(corpus: Path) -> None:
     values = choose(configured(corpus, training__max_minutes=30)).values
     assert values["training.max_length"] == 256
@@ -189,8 +199,32 @@ def test_in_a_group_rank_0_chooses_for_all(corpus: Path) -> None:
 def test_a_network_that_does_not_fit_the_memory_is_not_chosen(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(much_text, training__max_minutes=600)
     large = choose(config)
-    monkeypatch.setattr(budget, "available_memory_bytes", lambda: 60 << 20)
+    monkeypatch.setattr(candidates, "available_memory_bytes", lambda: 60 << 20)
     assert parameters(choose(config)) < parameters(large)
+
+
+def test_the_memory_of_a_chosen_network_has_its_vocabulary_and_is_shared_by_processes(
+    much_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(much_text, training__max_minutes=600)
+    free = 250 << 20
+    monkeypatch.setattr(candidates, "available_memory_bytes", lambda: free)
+    alone, shared = (choose(config, num_processes_here=number) for number in (1, 4))
+    assert parameters(shared) < parameters(alone)
+    for chosen, share in ((alone, 1), (shared, 4)):
+        whole = with_values(config, chosen.values)
+        whole.model.vocab_size = chosen.prospect.exposure.vocab_size
+        assert count_memory(whole, Execution(1), 0).total <= free / share
+
+
+def test_processes_are_as_fast_together_as_their_sum(much_text: Path) -> None:
+    config = configured(much_text, training__max_minutes=2)
+    assert parameters(choose(config, num_processes=30)) > parameters(choose(config))
+
+
+def test_given_epochs_end_a_run_before_its_time(corpus: Path) -> None:
+    config = configured(corpus, training__max_minutes=600, training__num_epochs=2)
+    assert choose(config).prospect.exposure.epochs == pytest.approx(2)
 
 
 def test_a_small_text_gets_a_small_network_however_long_it_may_take(corpus: Path) -> None:
@@ -207,8 +241,17 @@ def test_a_run_says_what_was_chosen_and_a_resumed_one_keeps_it(corpus: Path, mon
         run_to_the_end(pretraining)
     recorded = json.loads((out / "config.json").read_bytes())
     assert recorded["model"]["d_model"] == chosen.model.d_model
-    monkeypatch.setattr(budget, "machine_pace", lambda num_machines=1: usual_pace(1000 * PEAK))
+    monkeypatch.setattr(budget, "machine_pace", lambda num_processes=1: usual_pace(1000 * PEAK))
     with Pretraining(configured(corpus, training__max_minutes=0.03, run__out=str(out), run__resume="auto")) as again:
+        assert [get_value(again.config, key) for key in CHOOSABLE] == [get_value(chosen, key) for key in CHOOSABLE]
+
+
+def test_a_run_that_is_resumed_with_a_limit_of_another_kind_keeps_its_network(corpus: Path) -> None:
+    values = {"run__out": str(corpus.parent / "run"), "run__resume": "auto"}
+    with Pretraining(configured(corpus, training__max_minutes=0.02, **values)) as first:
+        chosen = first.config
+        run_to_the_end(first)
+    with Pretraining(configured(corpus, training__max_steps=100_000, **values)) as again:
         assert [get_value(again.config, key) for key in CHOOSABLE] == [get_value(chosen, key) for key in CHOOSABLE]
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.distributed.group import ALONE, Group
+from headrace.errors import UsageError
 from headrace.jobs.train import run_to_the_end
 from headrace.perf.loss_law import Exposure
 from headrace.perf.pace import usual_pace
 from headrace.run.config import Config
+from headrace.run.corpus import open_training
 from headrace.run.pretraining import Pretraining
 from headrace.run.start import regime
 from headrace.run.start.regime import REGIMES, expected_tokens, regime_of, settle_recipe
 from headrace.training.config import TrainingConfig
 from headrace.training.schedule import Limits
+from tests.conftest import make_text
 from tests.run.tiny_run import configured, fresh_corpus
 
 CORPUS = {"tokenizer": "byte", "bytes": 10_000 / 0.95}
@@ -57,15 +61,15 @@ def test_a_given_key_overrules_the_regime() -> None:
 def test_a_time_limit_means_as_many_tokens_as_the_machine_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config()
     config.model.vocab_size = 512
-    monkeypatch.setattr(regime, "machine_pace", lambda machines: usual_pace(machines * 1e11))
-    one, two = (expected_tokens(config, Limits(None, 60.0), machines) for machines in (1, 2))
+    monkeypatch.setattr(regime, "machine_pace", lambda processes: usual_pace(processes * 1e11))
+    one, two = (expected_tokens(config, Limits(None, 60.0), processes) for processes in (1, 2))
     assert one < two
     tokens_per_update = config.training.tokens_per_update
     assert expected_tokens(config, Limits(3, 60.0), 1) == 3 * tokens_per_update, "the first limit counts"
 
 
 def test_a_run_that_only_time_limits_ends_before_it_knows_its_text_by_heart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regime, "machine_pace", lambda machines: usual_pace(1e12))
+    monkeypatch.setattr(regime, "machine_pace", lambda processes: usual_pace(1e12))
     config = Config()
     config.model.vocab_size = 512
     said = settle_recipe(config, None, Limits(None, 600.0), CORPUS, ALONE)
@@ -75,6 +79,15 @@ def test_a_run_that_only_time_limits_ends_before_it_knows_its_text_by_heart(monk
     given.model.vocab_size = 512
     settle_recipe(given, None, Limits(10_000, 600.0), CORPUS, ALONE)
     assert given.training.num_epochs == 500
+
+
+def test_a_text_without_passes_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regime, "machine_pace", lambda processes: usual_pace(1e12))
+    config = Config()
+    config.model.vocab_size = 512
+    settle_recipe(config, None, Limits(None, 600.0), CORPUS, ALONE, has_passes=lambda: False)
+    assert config.training.num_epochs == 0
+    assert config.training.dropout == REGIMES[-1].values["training.dropout"], "it comes round for the whole time"
 
 
 def test_the_recipe_does_not_depend_on_what_is_tokenised_already(
@@ -87,6 +100,53 @@ def test_the_recipe_does_not_depend_on_what_is_tokenised_already(
             told.append([notice for notice in run.notices if "the recipe for" in notice])
             run.loader.ledger()
     assert told[0] == told[1] != []
+
+
+TIMED = {"training.max_steps": 0, "training.max_minutes": 10}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A text that comes round for hundreds of times in ten minutes."""
+    monkeypatch.setattr(regime, "machine_pace", lambda processes: usual_pace(1e11))
+    return fresh_corpus(tmp_path, monkeypatch)
+
+
+def test_a_text_of_less_than_a_batch_is_trained_on_until_the_time_is_up(corpus: Path) -> None:
+    corpus.write_text("tiny text " * 12)
+    with Pretraining(configured(corpus, "run", **TIMED)) as run:
+        assert run.config.training.num_epochs == 0
+        assert run.config.training.dropout > 0
+
+
+def test_a_mixture_is_trained_on_until_the_time_is_up(corpus: Path) -> None:
+    """Its passes are those of the source that is over first, and say nothing of the others."""
+    (corpus.parent / "small.txt").write_text(make_text(3_000))
+    sources = [{"path": str(corpus), "weight": 1}, {"path": str(corpus.parent / "small.txt"), "weight": 1}]
+    with Pretraining(configured(corpus, "mixed", **TIMED, **{"data.sources": sources})) as run:
+        assert run.config.training.num_epochs == 0
+    with Pretraining(configured(corpus, "alone", **TIMED, **{"data.cache_dir": ""})) as run:
+        assert run.config.training.num_epochs > 0
+
+
+def test_batches_from_elsewhere_are_not_counted_as_epochs_of_the_named_text(corpus: Path) -> None:
+    config = configured(corpus, "run", **TIMED)
+    with open_training(config) as batches, Pretraining(config, batches=batches) as run:
+        assert (run.config.training.num_epochs, run.config.training.dropout) == (0, 0)
+
+
+def test_a_run_that_is_refused_before_it_begins_leaves_its_recipe_open(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UsageError("too little memory")
+
+    monkeypatch.setattr("headrace.run.pretraining.check_memory", refuse)
+    with pytest.raises(UsageError, match="too little memory"), Pretraining(configured(corpus, "run", **TIMED)):
+        pass
+    written = json.loads((corpus.parent / "run" / "config.json").read_bytes())["training"]
+    assert not written.keys() & {"num_epochs", "dropout", "weight_decay"}, "on resume, they are decided"
+    assert written["max_minutes"] == 10
 
 
 def test_a_run_that_begins_from_a_model_keeps_the_default_recipe() -> None:

@@ -113,9 +113,11 @@ def show_proposal(proposal: Proposal, out: Path) -> None:
     exposure = prospect.exposure
     display.say_markup(f"[bold]{escape(_shape(proposal.config))}[/]: {human_count(exposure.parameters)} parameters")
     display.say_markup(f"  {model.num_heads} heads, feed-forward {model.d_ff}, vocabulary {model.vocab_size:,}")
+    training_s = exposure.tokens / prospect.tokens_per_second
+    end = ", where it ends" if proposal.config.training.num_epochs else ""
     display.say_markup(
-        f"  {human_count(exposure.tokens)} tokens in {proposal.minutes:g} minutes at"
-        f" {prospect.tokens_per_second:,.0f} tokens/s: {exposure.epochs:.1f} epochs"
+        f"  {human_count(exposure.tokens)} tokens in {human_time(training_s)} of training at"
+        f" {prospect.tokens_per_second:,.0f} tokens/s: {exposure.epochs:.1f} epochs{end}"
     )
     low, high = proposal.interval
     display.say_markup(

@@ -104,7 +104,7 @@ def _rope_theta(values: HuggingFaceConfig) -> float:
         rope = HuggingFaceConfig(values.get(key) or {}) if key else values
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind not in ("default", None):
-            raise UnsupportedError(f"scaled rotary positions ({key} of the type {kind})")
+            raise UnsupportedError(f"scaled rotary positions ({key or 'rope_type'} of the type {kind})")
         if rope.number("partial_rotary_factor", 1.0) != 1.0:
             raise UnsupportedError("rotary positions in a part of each head (partial_rotary_factor)")
         theta = rope.number("rope_theta", theta)

@@ -32,8 +32,7 @@ def corpus_facts(cache: Cache, config: Config, max_steps: int | None) -> dict[st
     total_bytes = cache.num_bytes
     expected = round(tokens * total_bytes / done_bytes) if done_bytes else None
     training = config.training
-    share = 1.0 if config.data.validation_sources else 1 - config.data.validation_fraction
-    epoch_tokens = expected * share if expected else None
+    epoch_tokens = expected * config.data.training_share if expected else None
     epochs = None
     if epoch_tokens and max_steps:
         epochs = round(max_steps * training.tokens_per_update / epoch_tokens, 3)

@@ -5,7 +5,7 @@ A text that comes round often is learned by heart; dropout and weight decay hold
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from headrace.perf.loss_law import Exposure, Law
 from headrace.perf.pace import flops_per_token
 from headrace.perf.search_space import usual_bytes_per_token
 from headrace.run.config import Config
-from headrace.run.start.budget import TRAINING_SHARE, get_value, is_given, law_of, machine_pace, set_value
+from headrace.run.keys import get_value, is_given, set_value
+from headrace.run.start.budget import TRAINING_SHARE, law_of, machine_pace
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 from headrace.training.schedule import Limits
@@ -39,6 +40,8 @@ REGIMES = (
     Regime("many epochs", float("inf"), {"training.weight_decay": 2.0, "training.dropout": 0.3}),
 )
 REGIME_KEYS = sorted({key for regime in REGIMES for key in regime.values})
+RECIPE_KEYS = ("training.num_epochs", *REGIME_KEYS)
+"""What is decided when the text is open: how large it is decides it."""
 
 
 def regime_of(pressure: float) -> Regime:
@@ -59,15 +62,21 @@ def recipe_for(exposure: Exposure, is_limited_by_time: bool, law: Law) -> tuple[
 
 
 def settle_recipe(
-    config: Config, before: Config | None, limits: Limits, corpus: Mapping[str, Any], group: Group
+    config: Config,
+    before: Config | None,
+    limits: Limits,
+    corpus: Mapping[str, Any],
+    group: Group,
+    has_passes: Callable[[], bool] = lambda: True,
 ) -> list[str]:
     """Set what the regime of a run says and its configuration does not; return a notice that says which regime it is.
 
     `before`: the configuration of a run that is resumed, whose recipe other limits must not change. `corpus`: the facts
-    of the corpus. Of a group, rank 0 decides.
+    of the corpus. Of a group, rank 0 decides. `has_passes`: whether a run can end after some passes over its text;
+    asked only where it should, as counting them may take a while.
     """
     if before is not None:
-        for key in ("training.num_epochs", *REGIME_KEYS):
+        for key in RECIPE_KEYS:
             if not is_given(config, key):
                 set_value(config, key, get_value(before, key))
         return []
@@ -75,8 +84,10 @@ def settle_recipe(
         return []
     found: list[Any] = [{}, ""]
     if group.is_main:
-        exposure = _exposure(config, limits, corpus, group.num_machines)
-        regime, recipe = recipe_for(exposure, limits.steps is None, law_of(config))
+        exposure, law = _exposure(config, limits, corpus, group.world_size), law_of(config)
+        regime, recipe = recipe_for(exposure, limits.steps is None, law)
+        if "training.num_epochs" in recipe and not has_passes():
+            regime, recipe = recipe_for(exposure, is_limited_by_time=False, law=law)
         taken = {key: value for key, value in recipe.items() if not is_given(config, key)}
         found = [taken, _notice(exposure, regime, taken)]
     values, notice = group.from_main(found, "counting epochs")
@@ -96,27 +107,26 @@ def _notice(exposure: Exposure, regime: Regime, taken: Mapping[str, float]) -> s
     return sentence + why
 
 
-def _exposure(config: Config, limits: Limits, corpus: Mapping[str, Any], num_machines: int) -> Exposure:
+def _exposure(config: Config, limits: Limits, corpus: Mapping[str, Any], num_processes: int) -> Exposure:
     """Return what a run will see of its text until its limit.
 
     Tokens are estimated from bytes even where they are counted already: the recipe of a run must not depend on how much
     of its text was tokenised before it began.
     """
-    model, data = config.model, config.data
+    model = config.model
     counts = count(model, config.training.sequence_length)
     per_token = usual_bytes_per_token(corpus["tokenizer"], model.vocab_size)
-    share = 1.0 if data.validation_sources else 1 - data.validation_fraction
     return Exposure(
         counts.num_parameters,
         counts.block_weights,
         model.vocab_size,
-        expected_tokens(config, limits, num_machines),
-        max(1.0, share * corpus["bytes"] / per_token),
+        expected_tokens(config, limits, num_processes),
+        max(1.0, config.data.training_share * corpus["bytes"] / per_token),
         per_token,
     )
 
 
-def expected_tokens(config: Config, limits: Limits, num_machines: int) -> float:
+def expected_tokens(config: Config, limits: Limits, num_processes: int) -> float:
     """Return the tokens that a run should see before its first limit, by the pace of this machine."""
     model, training = config.model, config.training
     tokens = float("inf") if limits.steps is None else float(limits.steps * training.tokens_per_update)
@@ -124,6 +134,5 @@ def expected_tokens(config: Config, limits: Limits, num_machines: int) -> float:
         return tokens
     in_update = update_flops(model, training.optimizer, Execution.from_config(training).dtype)
     flops = flops_per_token(model, training.mean_window, training.tokens_per_update, in_update, training.sampled_tokens)
-    pace = machine_pace(num_machines)
-    seconds_per_token = pace.per_flop * flops + pace.per_layer * model.num_layers
+    seconds_per_token = machine_pace(num_processes).seconds_per_token(flops, model.num_layers)
     return min(tokens, TRAINING_SHARE * limits.seconds / seconds_per_token)

@@ -27,6 +27,15 @@ MOST_TOGETHER = 16
 """Most batches that are read together: windows of so many places are as good as any, and memory stays small."""
 
 
+def batches_held(pieces: int) -> int:
+    """Return the most batches that are held to deal out windows, of which a sequence has so many.
+
+    >>> batches_held(1), batches_held(4)
+    (0, 8)
+    """
+    return 2 * math.gcd(pieces, MOST_TOGETHER) if pieces > 1 else 0  # dealt out now, and read for later
+
+
 class BatchStream(Protocol):
     """An endless stream of batches that knows its place; the data engine's `Loader` is one.
 

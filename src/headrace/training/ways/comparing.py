@@ -30,16 +30,6 @@ def answer(asked: Measurements[Choice, Result], measure: Callable[[Choice], floa
         return result
 
 
-def fastest(
-    choices: list[Choice],
-    measure: Callable[[Choice], float],
-    num_rounds: int = NUM_ROUNDS,
-    seconds: float = CHOOSING_SECONDS,
-) -> Choice:
-    """Return the choice with the shortest time, as `compare` finds it."""
-    return answer(compare(choices, num_rounds, seconds), measure)
-
-
 def compare(
     choices: list[Choice],
     num_rounds: int = NUM_ROUNDS,
