@@ -1,4 +1,7 @@
-"""The networks, vocabularies and batches that are worth considering for a training time and a corpus."""
+"""The networks, vocabularies and batches that are worth considering for a training time and a corpus.
+
+The numbers here are what runs of one to thirty minutes showed (docs/recipe.md, docs/LOG.md).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ LEAST_SEEN = 400  # times that a run should see a token of its vocabulary, on av
 LEAST_USES = 60  # a token of the vocabulary should occur this often in the corpus, on average
 WIDTHS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
 LAYERS_PER_64 = (0.75, 1.0, 1.5)  # of the width
-LEAST_LAYERS = 4
+LEAST_LAYERS = 4  # 96 x 3 was no better than 96 x 4, even in one minute
 MOST_BLOCKS_PER_TOKEN = 12.0  # weights in the blocks, for each token of the corpus
 # Batches grow with the square root of the tokens trained on: larger batches give less noisy gradients.
 BATCH_TOKENS, BATCH_TOKENS_AT = 2048, 3e6

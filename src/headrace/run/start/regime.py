@@ -33,6 +33,7 @@ class Regime:
     """What differs from the defaults, by dotted key."""
 
 
+# Which dropout and decay are best at which pressure: docs/recipe.md, "Text that comes round often".
 REGIMES = (
     Regime("fresh text", 0.25, {}),
     Regime("a few epochs", 5.0, {"training.weight_decay": 0.5}),
