@@ -83,8 +83,8 @@ def speed_part(results: Results) -> list[str]:
     peak = value(results.get("runs", {}).get("wiki-gpt2-float32"), "percent_of_peak")
     lines += [
         "",
-        f"Share of the peak: 1.4% of a nominal peak was reported for the first row; here {peak}% of the measured one, in"
-        " float32.",
+        f"Share of the peak: 1.4% of a nominal peak was reported for the first row; here {peak}% of the measured one,"
+        " in float32.",
     ]
     return [*lines, "", *commands({run: results.get("runs", {}).get(run) for _, run, _, _ in SPEEDS})]
 

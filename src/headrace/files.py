@@ -41,7 +41,7 @@ def block_checksums(data: memoryview) -> list[int]:
 def user_cache() -> Path:
     """Return the folder for what can be made again: $HEADRACE_CACHE, or `headrace` in the user's cache folder."""
     own = os.environ.get("HEADRACE_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "headrace"
+    return Path(own or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "headrace").expanduser()
 
 
 def canonical_json(value: Any) -> str:
@@ -78,6 +78,8 @@ def read_checked_json(
         stored = value.pop("checksum")
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
         raise error(f"{path}: not a headrace file, or damaged ({problem}).{remedy}") from None
+    except PermissionError as problem:
+        raise error(f"{path}: cannot be read ({problem.strerror}).") from None
     if stored != digest(canonical_json(value)):
         raise error(f"{path}: its contents do not match its checksum.{remedy}")
     return dict(value)

@@ -25,6 +25,7 @@ def drawn(number: int = 4000, **options: Any) -> list[float]:
     [
         ({"temperature": 1.0}, [0.5, 0.3, 0.15, 0.05]),
         ({"temperature": 0.0}, [1, 0, 0, 0]),
+        ({"temperature": 1e-40}, [1, 0, 0, 0]),
         ({"temperature": 0.5}, [0.25 / 0.365, 0.09 / 0.365, 0.0225 / 0.365, 0.0025 / 0.365]),
         ({"temperature": 1.0, "top_k": 2}, [0.625, 0.375, 0, 0]),
         ({"temperature": 1.0, "top_k": 9}, [0.5, 0.3, 0.15, 0.05]),
@@ -36,7 +37,17 @@ def test_tokens_are_drawn_as_often_as_they_should(options: dict[str, Any], expec
     assert drawn(**options) == pytest.approx(expected, abs=0.03)
 
 
-@pytest.mark.parametrize("options", [{"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+    ],
+)
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="top_p must lie between 0 and 1"):
         Sampling(**options)

@@ -14,6 +14,7 @@ import yaml
 from headrace.errors import CorpusError, UsageError
 from headrace.instruments import proposal as room
 from headrace.instruments.short_run import ShortRun
+from headrace.jobs.plan import write_plan
 from headrace.models.counts import count
 from headrace.perf.loss_law import Exposure, Law
 from headrace.run.config import Config, Layers
@@ -36,7 +37,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Short runs that take no time: what the law says, at 10 GFLOP/s."""
     seen: list[Config] = []
 
-    def pretend(config: Config, seconds: float, train_bytes: float, _before: ShortRun | None) -> ShortRun:
+    def pretend(config: Config, seconds: float, train_bytes: float, _before: ShortRun | None, _: int) -> ShortRun:
         seen.append(config)
         counts = count(config.model, config.training.max_length)
         per_token = counts.training_flops_per_token / 1e10
@@ -100,6 +101,18 @@ def test_a_mixture_does_not_end_before_its_time(corpus: Path, tried: list[Config
 def test_text_of_its_own_to_validate_on_leaves_all_of_the_corpus(corpus: Path, tried: list[Config]) -> None:
     apart = room.Search(given(corpus, **{"data.validation_sources": [str(corpus)]}), minutes=5)
     assert apart.train_bytes == corpus.stat().st_size
+
+
+def test_a_plan_names_sources_that_are_found_from_anywhere(
+    corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(corpus.parent))
+    proposal = room.propose(given(corpus), minutes=5)
+    named = ["~/corpus.txt", "s3://bucket/text", {"path": "~/corpus.txt", "weight": 1}]
+    proposal.config.data.sources = named
+    write_plan(proposal, corpus.parent / "plan.yaml")
+    written = yaml.safe_load((corpus.parent / "plan.yaml").read_text())["data"]["sources"]
+    assert written == [str(corpus), "s3://bucket/text", {"path": str(corpus), "weight": 1}]
 
 
 def test_batches_are_whole_micro_batches(corpus: Path, tried: list[Config]) -> None:

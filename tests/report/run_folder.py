@@ -73,3 +73,10 @@ def _lines(num_steps: int, stages: dict[str, float]) -> list[dict[str, Any]]:
             line |= {"validation_loss": 6.1 - step / 20, "validation_bits_per_byte": 2.0, "validation_perplexity": 9.0}
         lines.append(line)
     return lines
+
+
+def configure(folder: Path, section: str, **values: object) -> None:
+    """Change values in a section of a run's configuration."""
+    config = json.loads((folder / "config.json").read_text())
+    config[section] |= values
+    (folder / "config.json").write_text(json.dumps(config))

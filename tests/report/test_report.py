@@ -16,7 +16,7 @@ from headrace.report import report
 from headrace.report.read import read_run
 from headrace.run.directory import RunFolder
 from tests.conftest import make_text
-from tests.report.run_folder import HOSTILE, STAGES, write_run
+from tests.report.run_folder import HOSTILE, STAGES, configure, write_run
 from tests.run.tiny_run import settings
 
 Command = Callable[..., tuple[int, str, str]]
@@ -81,6 +81,7 @@ def test_a_resumed_run_counts_processor_time_anew(tmp_path: Path) -> None:
 
 def test_advice_names_values_and_leaves_out_what_was_measured(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one", evaluation=0.5, optimizer=0.1)
+    configure(folder, "training", evaluate_every=1)
     text = Tags(report([folder])).text
     assert "training.evaluate_every=2" in text, "this run evaluated after every step"
     assert "training.batch_size=32" in text

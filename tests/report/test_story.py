@@ -18,7 +18,7 @@ from headrace.report.read import read_run
 from headrace.report.recommendations import recommendations
 from headrace.report.story import losses_fall, story
 from headrace.run.directory import RunFolder
-from tests.report.run_folder import write_run
+from tests.report.run_folder import configure, write_run
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -27,12 +27,6 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     for line in lines:
         change(line)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def configure(folder: Path, section: str, **values: object) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config[section] |= values
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 def text_of(folder: Path) -> str:
@@ -91,6 +85,8 @@ def test_what_came_once_is_not_to_come_half_as_often(tmp_path: Path) -> None:
         else:
             line["seconds"] |= {"evaluation": 9.0, "saving": 9.0}
 
+    assert not any("evaluate_every" in command for command in commands_of(folder)), "a run chooses well by itself"
+    configure(folder, "training", evaluate_every=10, save_every=10)
     assert any("training.evaluate_every=20" in command for command in commands_of(folder))
     rewrite(folder, evaluate_at_the_end)
     assert not any("evaluate_every" in command or "save_every" in command for command in commands_of(folder))
@@ -159,7 +155,7 @@ def commands_of(folder: Path) -> list[str]:
 
 def test_commands_fit_what_became_of_the_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "my run", evaluation=0.5)
-    configure(folder, "training", max_steps=40, prompt="it's")
+    configure(folder, "training", max_steps=40, prompt="it's", evaluate_every=10)
     (folder / "checkpoints").mkdir()
     named = f"'{folder}'"
     assert commands_of(folder) == [

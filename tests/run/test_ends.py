@@ -272,3 +272,19 @@ def test_sigterm_while_tokenising_ends_with_3(tmp_path: Path) -> None:
     assert "Traceback" not in said
     assert said.endswith("error: stopped. Finished work is kept: run the same command again to continue.\n")
     assert not list(tmp_path.glob("cache/tmp/*"))
+
+
+def test_a_run_that_ends_before_its_way_to_compute_is_chosen_leaves_it_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tiny_run.fresh_corpus(tmp_path, monkeypatch)
+    is_open = {f"training.{name}": "auto" for name in ("precision", "matmul", "attention", "engine")}
+    is_open |= {"training.micro_batch_size": 0, "training.threads": 0}
+    tiny_run.train_until(corpus, "run", **{"training.max_steps": 1}, **is_open)
+    written = json.loads((tmp_path / "run" / "config.json").read_bytes())["training"]
+    assert {f"training.{name}": written[name] for name in ("precision", "matmul", "attention", "engine")} == {
+        key: value for key, value in is_open.items() if value == "auto"
+    }
+    more = {"training.max_steps": 2, "run.resume": True}
+    with Pretraining(tiny_run.configured(corpus, "run", **{**is_open, **more})) as resumed:
+        assert not resumed.computing.is_final, "it goes on choosing"

@@ -93,3 +93,26 @@ def test_closing_waits_for_a_sealed_save_and_gives_up_another(
     saver.close()
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000001"]
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_checkpoint_of_the_same_step_is_there_until_the_new_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final, written = tmp_path / "step-00000003", tmp_path / "saving.tmp"
+    for folder in (final, written):
+        folder.mkdir()
+        (folder / "which").write_text(folder.name)
+    replace = os.replace
+
+    def fail_for_the_new_one(source: Path, target: Path) -> None:
+        if source == written:
+            raise OSError(errno.EIO, "broken")
+        replace(source, target)
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="broken"):
+        patched.setattr(os, "replace", fail_for_the_new_one)
+        checkpoint._move_to(final, written)
+    assert (final / "which").read_text() == final.name
+    checkpoint._move_to(final, written)
+    assert (final / "which").read_text() == written.name
+    assert list(tmp_path.iterdir()) == [final]

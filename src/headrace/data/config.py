@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from headrace.data.corpus.remote.addresses import shown
 from headrace.data.corpus.sources import Source, SourceOptions
@@ -121,7 +122,7 @@ class DataConfig(LoaderOptions, SourceOptions):
     """Share of the corpus that is kept for validation."""
     validation_sources: Sources = Field(default_factory=list)
     """Sources to validate on, instead of a share of the corpus."""
-    cache_dir: str = ""
+    cache_dir: Annotated[str, AfterValidator(os.path.expanduser)] = ""
     """Folder of the token cache; empty: one in the user's cache."""
 
     @property

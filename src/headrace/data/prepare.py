@@ -87,7 +87,11 @@ def open_cache(
     """Open the cache of a corpus, or create an empty one. A tokenizer that must be learned is learned here, and if
     duplicates are to be dropped, they are looked for."""
     sources = as_sources(paths)
-    path = default_cache_dir(sources, tokenizer, special_tokens_in_text, selection) if out is None else Path(out)
+    path = (
+        default_cache_dir(sources, tokenizer, special_tokens_in_text, selection)
+        if out is None
+        else Path(out).expanduser()
+    )
     workers = (num_workers, memory_budget)
     return open_or_create(sources, tokenizer, path, special_tokens_in_text, activity, selection, *workers)
 
@@ -112,8 +116,8 @@ def open_or_build(
 ) -> tuple[Cache, Builder | None]:
     """Return a finished cache; or the cache of the given text, and the builder that fills it while it is used."""
     selection = as_selection(options.deduplicate, options.near_threshold, keep, keep_name)
-    if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given)):
-        given = Cache.open(Path(given))
+    if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given).expanduser()):
+        given = Cache.open(Path(given).expanduser())
     if isinstance(given, Cache):
         _refuse_to_select_again(given, selection)
         return given, None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headrace.errors import UsageError
+
+LEAST_TEMPERATURE = 1e-6  # below it, the likeliest token is drawn anyway, and logits would overflow
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,13 @@ class Sampling:
     """Texts to generate from one prompt, in one batch."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise UsageError("temperature and top_k must not be negative, and top_p must lie between 0 and 1")
 
 
 def draw(logits_BV: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
     """Return one token for each row of logits."""
-    if sampling.temperature == 0:
+    if sampling.temperature < LEAST_TEMPERATURE:
         return logits_BV.argmax(dim=-1)
     logits_BV = logits_BV / sampling.temperature
     if sampling.top_k:

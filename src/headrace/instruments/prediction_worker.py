@@ -8,13 +8,14 @@ from typing import Any
 from headrace.instruments.prediction import predict_run
 from headrace.machine.children import Child, answer_questions
 from headrace.run.config import Config
+from headrace.run.keys import given_sections
 from headrace.run.start.settle import settled
 
 
 def predict_apart(config: Config) -> dict[str, Any]:
     """Predict a run in a process of its own; return what `plan --json` prints."""
     with Child([sys.executable, "-m", "headrace.instruments.prediction_worker"]) as child:
-        plan: dict[str, Any] = child.ask(settled(config).model_dump())
+        plan: dict[str, Any] = child.ask(given_sections(settled(config)))
     return plan
 
 

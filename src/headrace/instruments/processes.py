@@ -33,8 +33,10 @@ def best_processes(config: Config, warn: Callable[[str], None] = lambda text: No
         remember_scaling(config, scaling)
         if is_disturbed(scaling.taken_percent):
             warn(describe_disturbance(scaling))
+        for failure in scaling.failures:
+            warn(failure)
         speeds = _known_speeds(scaling)
-    return max(ways, key=lambda way: speeds[way]).processes
+    return max((way for way in ways if way in speeds), key=lambda way: speeds[way]).processes
 
 
 def _recorded_processes(run: RunConfig) -> int | None:

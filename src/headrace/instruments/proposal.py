@@ -36,13 +36,15 @@ from headrace.run.start.candidates import (
 from headrace.run.start.regime import recipe_for
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
-from headrace.training.pauses import expected_seconds
+from headrace.training.pauses import MOST_TOKENS, expected_seconds
 from headrace.units import human_count, human_time
 
 RUNS_SHARE, MOST_RUNS_S, MOST_RUNS = 0.2, 150.0, 5
 LEAST_RUN_S, RUN_OVERHEAD_S = 1.0, 2.5  # what a short run takes beside its training, about
 LEAST_TRAINING_SHARE = 0.1  # of the time, however long evaluations take: a run trains at all
 LAST_RUN_SHARE = 0.45  # of the time of all short runs, for the one of the network that seemed best
+LAST_EVALUATION_SHARE = 0.25
+"""Seconds of evaluating for each second of the last short run, at least: a sample of fewer long sequences misleads."""
 SCOUTS = (4e5, 3e6)  # parameters of the first two candidates, which show how fast small and larger networks are
 SCOUT_TOKENS = 3e6  # the length of run that their batch size is chosen for
 UNLIKE = 1.25  # the next candidate has another vocabulary, or parameters that differ by this factor
@@ -93,8 +95,8 @@ def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = la
     run_s = max(LEAST_RUN_S, first_runs_s / MOST_RUNS - RUN_OVERHEAD_S)
     last_run_s = max(run_s, LAST_RUN_SHARE * budget_s - RUN_OVERHEAD_S)
 
-    def try_out(config: Config, seconds: float) -> ShortRun:
-        run = train_briefly(config, seconds, search.train_bytes, search.nearest_run(config))
+    def try_out(config: Config, seconds: float, evaluation_tokens: int = MOST_TOKENS) -> ShortRun:
+        run = train_briefly(config, seconds, search.train_bytes, search.nearest_run(config), evaluation_tokens)
         search.add(run)
         show(run)
         return run
@@ -104,7 +106,8 @@ def propose(given: Layers, minutes: float, show: Callable[[ShortRun], None] = la
         if len(search.runs) >= len(SCOUTS) and spent_s + run_s + RUN_OVERHEAD_S > first_runs_s:
             break
         try_out(config, run_s)
-    last = try_out(search.best()[0], last_run_s)
+    num_samples = max(1, round(LAST_EVALUATION_SHARE * last_run_s))  # each takes about a second
+    last = try_out(search.best()[0], last_run_s, num_samples * MOST_TOKENS)
     config, prospect = search.best()  # another one, where the last run has changed what is known of the speed
     prospect = search.settle_recipe(config, prospect)
     same = search.until_the_end(*search.best(like=last.config))

@@ -156,7 +156,9 @@ class _Stage:
         layers = len(self._blocks), model.num_layers
         passes: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, sequence_flops)}
         updates: dict[int, list[float]] = {depth: [] for depth in _quick_depths(*layers, update_flops)}
-        size = max(1, min(self._execution.micro_batch_size, int(QUICK_FLOPS / sequence_flops(max(passes)))))
+        # Native threads compute whole sequences: with fewer of them, some would be idle.
+        least = torch.get_num_threads() if self._execution.engine == "native" else 1
+        size = min(self._execution.micro_batch_size, max(least, int(QUICK_FLOPS / sequence_flops(max(passes)))))
         batch = self._batch(size)
         began = time.perf_counter()
         for number in range(MOST_ROUNDS):

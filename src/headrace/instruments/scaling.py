@@ -148,7 +148,8 @@ def _job(config: Config, num_steps: int) -> dict[str, Any]:
 def _run(way: Way, job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what each worker of a way has measured, by rank."""
     training = {**job["training"], "batch_size": job["training"]["batch_size"] // way.processes}
-    execution = {**job["execution"], "threads": way.threads, "micro_batch_size": _micro_batch_size(training)}
+    size = _micro_batch_size(training, job["execution"]["engine"])
+    execution = {**job["execution"], "threads": way.threads, "micro_batch_size": size}
     question = {**job, "training": training, "execution": execution, "cores": usable_cores()[: way.cores]}
     command = [sys.executable, "-m", "headrace.instruments.scaling_worker"]
     try:
@@ -160,8 +161,11 @@ def _run(way: Way, job: dict[str, Any]) -> list[dict[str, Any]]:
         raise TrainingError(f"{_name(way)}: could not be measured: {problem}") from None
 
 
-def _micro_batch_size(training: dict[str, Any]) -> int:
-    return int(training["micro_batch_size"] or default_micro_batch(training["batch_size"], training["max_length"]))
+def _micro_batch_size(training: dict[str, Any], engine: str) -> int:
+    """Return the sequences that are computed at once, as training has it: native threads divide the whole batch."""
+    rows = training["batch_size"]
+    usual = rows if engine == "native" else default_micro_batch(rows, training["max_length"])
+    return int(training["micro_batch_size"] or usual)
 
 
 def _name(way: Way) -> str:
@@ -207,7 +211,7 @@ def _step_of(runs: list[list[dict[str, Any]]], job: dict[str, Any]) -> Step:
         passes_s=middle["forward"] + middle["backward"],
         backward_s=middle["backward"],
         optimizer_s=middle["optimizer"],
-        num_micro_batches=training["batch_size"] // _micro_batch_size(training),
+        num_micro_batches=training["batch_size"] // _micro_batch_size(training, job["execution"]["engine"]),
         gradient_bytes=first["gradient_bytes"],
         last_bytes=first["last_gradient_bytes"],
     )

@@ -51,17 +51,24 @@ class ShortRun:
         }
 
 
-def train_briefly(candidate: Config, seconds: float, train_bytes: float, before: ShortRun | None = None) -> ShortRun:
+def train_briefly(
+    candidate: Config,
+    seconds: float,
+    train_bytes: float,
+    before: ShortRun | None = None,
+    evaluation_tokens: int = MOST_TOKENS,
+) -> ShortRun:
     """Train a candidate for this many seconds, from the warm-up to the end of its schedule.
 
     Steps are computed as in the short run `before`, if there is one: measuring which way is fastest takes a while, too.
+    `evaluation_tokens`: those that it is evaluated on, where the configuration leaves them open.
     """
     config = candidate.model_copy(deep=True)
     training = config.training
     training.max_minutes, training.max_steps, training.num_epochs = seconds / 60, 0, 0
     training.evaluate_every = training.save_every = 1 << 30  # only at the end
     if training.evaluation_tokens == "auto":  # candidates are compared on the same text, however fast they are
-        training.evaluation_tokens = MOST_TOKENS
+        training.evaluation_tokens = evaluation_tokens
     training.micro_batch_size = training.micro_batch_size or default_micro_batch(
         training.batch_size, training.sequence_length
     )

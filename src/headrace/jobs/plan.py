@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from headrace.data.corpus.remote.addresses import is_remote
 from headrace.errors import UsageError
 from headrace.instruments.plan import Plan
 from headrace.instruments.prediction import predict_run
@@ -44,7 +45,8 @@ def plan_minutes(
 def write_plan(proposal: Proposal, path: Path) -> None:
     """Write the whole configuration as YAML, which `headrace train` takes; never over another file."""
     values = proposal.config.model_dump(exclude={"run"})
-    values["data"]["sources"] = [_absolute(source) for source in values["data"]["sources"]]
+    for name in ("sources", "validation_sources"):
+        values["data"][name] = _absolute(values["data"][name])
     exposure = proposal.prospect.exposure
     lines = [
         f"Proposed by headrace plan --minutes {proposal.minutes:g}: {human_count(exposure.parameters)} parameters,"
@@ -64,4 +66,9 @@ def write_plan(proposal: Proposal, path: Path) -> None:
 
 def _absolute(source: Any) -> Any:
     """Return a source that is found from any folder."""
-    return str(Path(source).resolve()) if isinstance(source, str) else source
+    if isinstance(source, dict):
+        return {**source, "path": _absolute(source["path"])}
+    if isinstance(source, list):
+        return [_absolute(path) for path in source]
+    is_here = isinstance(source, str) and not is_remote(source)
+    return str(Path(source).expanduser().resolve()) if is_here else source

@@ -21,6 +21,7 @@ from headrace.instruments.ladder import (
 )
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, prepare_training
+from headrace.run.keys import given_sections
 from headrace.run.start.settle import settle_model
 
 DEFAULT_MINUTES = 2.75
@@ -57,7 +58,7 @@ def check_may_write(out: Path) -> None:
 
 def write_tuned(out: Path, result: Tuning) -> None:
     """Write the given configuration with the changes that were taken."""
-    values = result.tuned.model_dump(exclude_defaults=True, exclude={"run"})
+    values = {name: section for name, section in given_sections(result.tuned).items() if name != "run"}
     gain = f"{result.gain.percent:+.0f}% tokens/s" if result.gain.percent else "nothing was clearly faster"
     text = f"{HEADER}: {gain}.\n{yaml.safe_dump(values, sort_keys=False)}"
     write_atomically(out, text.encode())

@@ -43,18 +43,21 @@ def advise(
     [('Prepare the corpus first, or raise data.num_workers', 100.0)]
     """
     share = {item.stage: item.percent for item in shares}
-    found = [*_between_steps(share, steps_between), *_within_steps(share, percent_of_peak, settings)]
+    found = [*_between_steps(share, settings, steps_between), *_within_steps(share, percent_of_peak, settings)]
     worthwhile = [advice for advice in found if advice.gain_percent >= LEAST_GAIN_PERCENT]
     return sorted(worthwhile, key=lambda advice: -advice.gain_percent)
 
 
-def _between_steps(share: Mapping[str, float], steps_between: Mapping[str, int | None]) -> Iterator[Advice]:
+def _between_steps(
+    share: Mapping[str, float], settings: Mapping[str, Any], steps_between: Mapping[str, int | None]
+) -> Iterator[Advice]:
+    """Yield advice on pauses that were set; those that a run chose are as short as they are useful."""
     for stage, key, title in (
         (Stage.EVALUATION, "training.evaluate_every", "Evaluate half as often"),
         (Stage.SAVING, "training.save_every", "Save half as often"),
     ):
         steps, percent = steps_between.get(stage), share.get(stage, 0.0)
-        if steps is not None:
+        if steps is not None and settings.get(key.partition(".")[2]):
             why = f"{stage} takes {percent:.1f}% of the time, every {steps:,} steps"
             setting = f"{key}={2 * steps}"
             yield Advice(key, f"{title}: {setting}", _gain(percent / 2), False, why, setting)
@@ -76,15 +79,15 @@ def _within_steps(
     if settings.get("gradient_checkpointing"):
         saved = share.get(Stage.BACKWARD, 0.0) / 3  # the recomputed forward pass
         key, why = "training.gradient_checkpointing", "the blocks' forward pass is computed twice"
-        yield Advice(key, f"If memory allows: {key}=false", _gain(saved), False, why, f"{key}=false")
-    size = settings.get("micro_batch_size", 0)
-    if percent_of_peak is not None and 0 < percent_of_peak < NEAR_PEAK_PERCENT and size < settings.get("batch_size", 0):
+        yield Advice(key, f"If memory allows: {key}=false", _gain(saved), False, why)
+    size, rows = settings.get("micro_batch_size", 0), settings.get("batch_size", 0)
+    can_grow = 0 < size < rows and rows % (2 * size) == 0 and not settings.get("memory_budget")
+    if percent_of_peak is not None and 0 < percent_of_peak < NEAR_PEAK_PERCENT and can_grow:
         computing = sum(share.get(stage, 0.0) for stage in COMPUTING)
         saved = computing * (1 - percent_of_peak / NEAR_PEAK_PERCENT)
         why = f"computing reaches {percent_of_peak:.0f}% of the measured peak; {NEAR_PEAK_PERCENT:.0f}% is usual"
         key = "training.micro_batch_size"
-        setting = f"{key}={2 * size}"
-        yield Advice(key, f"Larger products: {setting}", _gain(saved), False, why, setting)
+        yield Advice(key, f"If memory allows, larger products: {key}={2 * size}", _gain(saved), False, why)
 
 
 def _gain(saved_percent: float) -> float:

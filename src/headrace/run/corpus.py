@@ -39,12 +39,12 @@ def given_cache(config: Config) -> Cache | None:
     Its tokenizer and its way of reading special tokens become those of the configuration.
     """
     sources, data = config.data.sources, config.data
-    caches = [source for source in sources if isinstance(source, str) and Cache.is_cache(Path(source))]
+    caches = [source for source in sources if isinstance(source, str) and Cache.is_cache(Path(source).expanduser())]
     if not caches:
         return None
     if len(sources) > 1:
         raise UsageError(f"{caches[0]}: a token cache, which is trained on alone. Name only it, or only text.")
-    cache = Cache.open(Path(caches[0]))
+    cache = Cache.open(Path(caches[0]).expanduser())
     tokenizer = cache.tokenizer
     if data.tokenizer not in ("", tokenizer.spec):
         raise UsageError(

@@ -19,6 +19,17 @@ def given_keys(config: Config) -> set[str]:
     return {f"{section}.{name}" for section in SECTIONS for name in getattr(config, section).model_fields_set}
 
 
+def given_sections(config: Config) -> dict[str, dict[str, Any]]:
+    """Return what was given or set, by section and name: read again, it leaves open what this configuration does.
+
+    >>> given_sections(Config.model_validate({"training": {"dropout": 0}}))
+    {'training': {'dropout': 0.0}}
+    """
+    parts = {section: getattr(config, section) for section in SECTIONS}
+    given = {section: part.model_dump(include=part.model_fields_set) for section, part in parts.items()}
+    return {section: values for section, values in given.items() if values}
+
+
 def is_given(config: Config, key: str) -> bool:
     """Return whether a value was given, or set since; if not, it is the default."""
     section, _, name = key.partition(".")

@@ -138,6 +138,7 @@ def _path(config: Config) -> Path:
         "precision",
         "matmul",
         "attention",
+        "engine",
         "sampled_tokens",
         "related_tokens",
     )

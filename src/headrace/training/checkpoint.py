@@ -126,8 +126,8 @@ class Checkpoints:
 
     def write(self, contents: Contents) -> Unsealed:
         """Write all files of a checkpoint but its state, hashed and synced, to a place where nobody looks for one."""
-        check_disk_space(self._folder, contents.nbytes)
         self._sweep()
+        check_disk_space(self._folder, contents.nbytes)
         folder = temporary_beside(self._folder / "saving")
         try:
             folder.mkdir(parents=True)
@@ -157,9 +157,7 @@ class Checkpoints:
         try:
             files = {**state, "version": STATE_VERSION, "step": step, "files": unsealed.hashes}
             write_checked_json(unsealed.folder / STATE, files)
-            if final.exists():  # the same step again, after a resume
-                shutil.rmtree(final)
-            os.replace(unsealed.folder, final)
+            _move_to(final, unsealed.folder)
             sync_directory(self._folder)
             point_to(self._folder / "last", final.name)
             if is_best:
@@ -195,13 +193,31 @@ class Checkpoints:
     def _sweep(self) -> None:
         """Remove what a killed save left. Nobody else saves here: the run directory is locked."""
         for leftover in self._folder.glob("*.tmp"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            if leftover.is_dir() and not leftover.is_symlink():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
 
     def _prune(self) -> None:
         kept = {pointed_to(self._folder / name) for name in ("last", "best")}
         for folder in self._folder.glob("step-*"):
             if folder.name not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move_to(final: Path, folder: Path) -> None:
+    """Move a whole checkpoint to its place. One of the same step, saved before a resume, is removed only after that."""
+    if not final.exists():
+        os.replace(folder, final)
+        return
+    aside = temporary_beside(final)
+    os.replace(final, aside)
+    try:
+        os.replace(folder, final)
+    except OSError:
+        os.replace(aside, final)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def small_files(network: Network, tokenizer: Tokenizer) -> dict[str, bytes]:
@@ -231,6 +247,6 @@ def _as_os_error(problem: Exception) -> OSError:
 
 def _seal_file(path: Path) -> str:
     """Have a file written to the disk, and return its hash."""
-    with open(path, "rb") as file:
+    with open(path, "rb+") as file:  # Windows flushes only what may be written
         os.fsync(file.fileno())
     return file_hash(path)

@@ -13,6 +13,7 @@ import pytest
 import headrace as hr
 from headrace.data.cache.build import Builder, Progress
 from headrace.data.cache.open import open_or_create
+from headrace.data.config import DataConfig
 from headrace.data.corpus.segments import share_of_segments
 from headrace.data.corpus.sources import as_sources
 from headrace.data.prepare import open_cache, prepare_share
@@ -162,14 +163,42 @@ def test_two_builders_at_once(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("cache/tmp/*"))
 
 
+@pytest.mark.parametrize("name", ["documents", "tmp", "shards", "validation"])
+def test_folders_of_somebody_else_are_not_taken_for_those_of_a_cache(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    mine = tmp_path / name / "mine.txt"
+    mine.write_text(make_text(10_000))
+    with pytest.raises(CacheError, match="something other than a token cache"):
+        hr.prepare(mine, tokenizer="byte", out=tmp_path)
+    assert mine.exists()
+
+
+def test_documents_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(10_000))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "documents").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CacheError):
+        hr.prepare(tmp_path / "a.txt", tokenizer="byte", out=tmp_path / "cache")
+
+
+def test_a_home_folder_is_found_by_its_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.txt").write_text(make_text(10_000))
+    assert hr.prepare("~/a.txt", tokenizer="byte", out="~/cache").path == tmp_path / "cache"
+    assert DataConfig(cache_dir="~/cache").cache_dir == str(tmp_path / "cache")
+    with hr.Loader("~/cache", 2, 8) as loader:
+        assert loader.cache.path == tmp_path / "cache"
+
+
 def test_leftovers_of_a_dead_builder_are_swept(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text(make_text(10_000))
     temporary = tmp_path / "cache" / "tmp"
-    (temporary / "0123").mkdir(parents=True)
-    (temporary / "0123" / "tokens").write_bytes(b"of a builder that was killed")
-    (temporary / "0123.lock").touch()
-    (temporary / "host+1+1.00~1~x.tokens").write_bytes(b"of an older version")
+    for name in ("0123456789abcdef", "fedcba9876543210"):
+        (temporary / name).mkdir(parents=True)
+        (temporary / name / "tokens").write_bytes(b"of a builder that was killed")
+    (temporary / "0123456789abcdef.lock").touch()
     with Scratch(temporary) as living:
         (living / "tokens").write_bytes(b"of a builder at work")
         prepare([file], tmp_path / "cache", "byte")

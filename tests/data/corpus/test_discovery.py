@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.data.corpus.discovery import iterate_files
+from headrace.data.corpus.segments import divide_corpus
 from headrace.data.corpus.sources import Source, as_sources
 
 Command = Callable[..., tuple[int, str, str]]
@@ -63,6 +64,13 @@ def test_globs_given_together_are_named_within_the_folder_that_they_share(tmp_pa
     write(tmp_path, "long/a.txt", "b/c.txt", "b/d.md")
     source = as_sources([str(tmp_path / "*" / "*.txt"), str(tmp_path / "*" / "*.md")])[0]
     assert [file.name for file in iterate_files(source)] == ["b/c.txt", "long/a.txt", "b/d.md"]
+
+
+def test_a_pattern_that_finds_a_file_in_two_ways_names_it_once(tmp_path: Path) -> None:
+    (tmp_path / "text" / "text").mkdir(parents=True)
+    (tmp_path / "text" / "text" / "a.txt").write_text("once")
+    segments = divide_corpus(as_sources([f"{tmp_path}/**/text/**/*.txt"]))
+    assert sum(segment.nbytes for segment in segments) == len("once")
 
 
 def test_files_of_unknown_kinds_in_a_folder_are_counted(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def plan(
 
     Several config files are compared side by side.
 
-    A prediction rehearses the run for a few seconds. A proposal trains several short runs, which together take a fifth
-    of the minutes, and at most two and a half. It keeps every value that a config or KEY=VALUE sets.
+    A prediction rehearses the run for a few seconds. A proposal trains several short runs, which together take about a
+    fifth of the minutes, and at most three. It keeps every value that a config or KEY=VALUE sets.
     """
     if minutes is not None:
         _propose(

@@ -91,7 +91,10 @@ class Manifest:
 
 def is_manifest(path: Path) -> bool:
     """Check whether a file is a manifest by looking for the name of the format, without parsing the file."""
-    return path.is_file() and f'"format":"{FORMAT}"'.encode() in path.read_bytes()
+    try:
+        return path.is_file() and f'"format":"{FORMAT}"'.encode() in path.read_bytes()
+    except OSError:  # a folder that may not be searched, or a text in the place of a path
+        return False
 
 
 def read_manifest(path: Path, name: str) -> Manifest:

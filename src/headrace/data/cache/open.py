@@ -24,6 +24,7 @@ from headrace.data.corpus.remote.addresses import is_remote
 from headrace.data.corpus.segments import Segment, divide_corpus
 from headrace.data.corpus.sources import Source
 from headrace.data.selection.folder import FOLDER as DOCUMENTS
+from headrace.data.selection.folder import OWN_NAME
 from headrace.data.selection.options import EVERYTHING, Selection
 from headrace.data.selection.text import select_text
 from headrace.data.tokens.special_tokens import SpecialTokensInText, check_special_tokens_in_text
@@ -135,12 +136,27 @@ def _previous(path: Path) -> Cache | None:
             continue
     if path.exists() and not path.is_dir():
         raise CacheError(f"{path}: is a file; a cache is a folder. Choose another: data.cache_dir=FOLDER")
-    ours = {"shards", "tmp", "tokenizer.json", VALIDATION, DOCUMENTS, MANIFEST, PARTIAL}
-    if path.is_dir() and any(name not in ours and not name.endswith(".tmp") for name in os.listdir(path)):
+    if path.is_dir() and not _holds_only_what_a_build_left(path):
         raise CacheError(
             f"{path}: this folder holds something other than a token cache. Choose another: data.cache_dir=FOLDER"
         )
     return None
+
+
+def _holds_only_what_a_build_left(path: Path) -> bool:
+    """Return whether a build that was killed before its first manifest, or none, can have left all that is there.
+
+    A cache removes what it does not need from its folders, so these must not be folders of somebody else.
+    """
+    return all(map(_is_left_by_a_build, path.iterdir()))
+
+
+def _is_left_by_a_build(path: Path) -> bool:
+    if path.name in ("shards", "tmp", DOCUMENTS):
+        return path.is_dir() and not path.is_symlink() and all(map(OWN_NAME.fullmatch, os.listdir(path)))
+    if path.name == VALIDATION:
+        return path.is_dir() and (Cache.is_cache(path) or _holds_only_what_a_build_left(path))
+    return path.name in ("tokenizer.json", MANIFEST, PARTIAL) or path.name.endswith(".tmp")
 
 
 def _usable_entry(previous: Cache, index: int, tokenizer: Tokenizer) -> Entry | None:

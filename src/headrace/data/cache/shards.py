@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.data.selection.folder import FOLDER as DOCUMENTS
 from headrace.errors import CacheError
 from headrace.files import (
     CHECKSUM_BLOCK_BYTES,
@@ -106,7 +107,7 @@ class ShardFolder:
 
     def refuse_links(self) -> None:
         """Refuse a cache whose folders lead elsewhere."""
-        refuse_links(self.path.parent, (self.path.name, self._temporary.name))
+        refuse_links(self.path.parent, (self.path.name, self._temporary.name, DOCUMENTS))
 
     def make(self) -> None:
         """Create the folders, and sweep away what a killed builder left behind."""

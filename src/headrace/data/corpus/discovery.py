@@ -124,7 +124,8 @@ def _expand(path: str, skipped: Counter[str]) -> Iterator[tuple[str, int]]:
         yield path, len(os.path.dirname(path)) + 1 if os.path.dirname(path) else 0
     elif glob.has_magic(path):
         root = len(_MAGIC.split(path, maxsplit=1)[0].rpartition("/")[0]) + 1
-        names = sorted(name for name in glob.iglob(path, recursive=True) if os.path.isfile(name))
+        # A pattern with several ** finds some names more than once.
+        names = sorted({name for name in glob.iglob(path, recursive=True) if os.path.isfile(name)})
         if not names:
             raise CorpusError(f"{path}: no file matches this pattern.")
         root = root if "/" in path else 0

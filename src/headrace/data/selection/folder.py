@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from headrace.files import digest, read_checked_json, write_checked_json, writin
 from headrace.locks import Scratch
 
 FOLDER = "documents"
+OWN_NAME = re.compile(r"(verdict-)?[0-9a-f]{16,}(\.[a-z]+)*")
+"""Names of what headrace writes into the folders of a cache: nothing else there may be removed."""
 Scratches = Callable[[], Scratch]
 """A function that makes a folder for what is being written, on the disk of the cache."""
 
@@ -96,7 +99,7 @@ class RecordFolder:
         current = {*self._names, name, f"{name}.marks"}
         with contextlib.suppress(OSError):
             for found in os.listdir(self._path):
-                if found not in current:
+                if found not in current and OWN_NAME.fullmatch(found):
                     (self._path / found).unlink(missing_ok=True)
 
     def _existing(self, segment: int, check: bool = False) -> DocumentRecord:

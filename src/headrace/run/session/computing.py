@@ -208,10 +208,12 @@ class RunComputing:
 
     def _settle(self) -> None:
         """Make the execution final: what was chosen, or at the end of a run the best that is known."""
+        is_chosen = self._choice.is_ripe
         self._choice.settle()
         self.execution.set_threads()  # the last rows may have been computed with another number
-        self.execution.write_into(self._config.training)
-        self._folder.write_config(self._config)
+        if is_chosen:  # else a run that is resumed goes on choosing
+            self.execution.write_into(self._config.training)
+            self._folder.write_config(self._config)
 
     def _write_log(self) -> None:
         self._folder.write_json(EXECUTIONS, self._log.model_dump(mode="json"))

@@ -51,12 +51,12 @@ def corpus_facts(cache: Cache, config: Config, max_steps: int | None) -> dict[st
         "dropped": dropped_counts(noticed),
         "noticed": dict(without_dropped(noticed)),
         "skipped": dict(cache.skipped),
-        "warning": _warning(expected, epochs),
+        "warning": _warning(expected, epochs, bool(training.dropout)),
     }
 
 
-def _warning(tokens: int | None, epochs: float | None) -> str:
-    if epochs is not None and epochs > MANY_EPOCHS:
+def _warning(tokens: int | None, epochs: float | None, has_dropout: bool) -> str:
+    if epochs is not None and epochs > MANY_EPOCHS and not has_dropout:  # which holds against learning by heart
         return (
             f"the limit is {epochs:,.0f} passes over {tokens:,} tokens: the model will know them by heart."
             " Use more text, or fewer steps"

@@ -18,8 +18,9 @@ _DICTIONARY = 2  # the kind of page that holds the distinct values
 
 def page_bytes(file: PlannedFile, column: Any) -> tuple[int, int]:
     """Return the expanded bytes of all pages of a column chunk (`ColumnChunkMetaData`), and of its dictionaries."""
-    offsets = [column.data_page_offset, column.dictionary_page_offset if column.has_dictionary_page else None]
-    place = min(offset for offset in offsets if offset is not None)
+    place, dictionary = column.data_page_offset, column.dictionary_page_offset if column.has_dictionary_page else None
+    if dictionary:  # some writers say 0 where there is none
+        place = min(place, dictionary)
     end = place + column.total_compressed_size
     total = dictionaries = 0
     while place < end:
