@@ -165,3 +165,16 @@ def test_text_is_tokenised_when_lightning_says_so(tmp_path: Path) -> None:
 def test_a_pass_of_no_whole_batch_is_named(cache: hr.Cache) -> None:
     with pytest.raises(UsageError, match="give num_steps"):
         data_module(cache, 1000, 1000).train_dataloader()
+
+
+def test_options_of_text_decide_how_it_is_tokenised(tmp_path: Path) -> None:
+    for name, text in (("a.txt", "one<|endoftext|>" * 50), ("b.txt", make_text(2_000))):
+        (tmp_path / name).write_text(text)
+    paths = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
+    options = {"special_tokens_in_text": "special", "deduplicate": "exact", "weights": [1, 1]}
+    module = data_module(paths, BATCH, LENGTH, tokenizer="byte", cache_dir=tmp_path / "cache", num_steps=2, **options)
+    module.setup()
+    assert module.cache.tokenizer.special_tokens_in_text == "special"
+    assert len(module.cache.sources) == 2
+    assert len(list(module.train_dataloader())) == 2
+    module.teardown()

@@ -41,7 +41,7 @@ def write_run(folder: Path, num_steps: int = 40, **stages: float) -> Path:
     (folder / "environment.json").write_text(json.dumps(environment))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in _lines(num_steps, stages)))
     (folder / "samples.txt").write_text(f"--- step 0 ---\n{HOSTILE}\n\n--- step {num_steps} ---\nText {HOSTILE}\n\n")
-    (folder / "summary.json").write_text(json.dumps({"peak_memory_bytes": 600 << 20}))
+    (folder / "summary.json").write_text(json.dumps({"peak_memory_bytes": 600 << 20, "steps": num_steps}))
     ledger = {"tokens": 1000, "trained": 900, "carried": 60, "dropped": 40, "rows": 1600, "slots": 1, "filled": 1}
     (folder / "ledger.json").write_text(json.dumps([ledger]))
     chunking = {

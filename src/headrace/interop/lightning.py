@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headrace.data.batch import Batch
 from headrace.data.cache.cache import Cache
+from headrace.data.corpus.sources import as_sources
 from headrace.data.loader import Loader
 from headrace.data.prepare import prepare
 from headrace.data.tokens.tokenizers import DEFAULT_TOKENIZER, Tokenizer
@@ -38,6 +39,10 @@ class KeptBatches:
 
     def __len__(self) -> int:
         return len(self._batches)
+
+
+OPTIONS_OF_TEXT = ("special_tokens_in_text", "deduplicate", "near_threshold", "keep", "keep_name", "memory_budget")
+"""Arguments of `Loader` that decide how text becomes tokens."""
 
 
 def data_module(
@@ -71,10 +76,10 @@ def data_module(
             self._state: dict[str, Any] | None = None
 
         def prepare_data(self) -> None:
-            _finished_cache(cache_or_sources, tokenizer, cache_dir)
+            self._prepare()
 
         def setup(self, stage: str | None = None) -> None:
-            self.cache = _finished_cache(cache_or_sources, tokenizer, cache_dir)  # at once: it is prepared by now
+            self.cache = self._prepare()  # at once: it is prepared by now
 
         def train_dataloader(self) -> TorchBatches:
             # Lightning may ask again, for each epoch or another `fit`: the batches go on where they were.
@@ -99,6 +104,17 @@ def data_module(
                 self._loader.close()
                 self._batches = self._loader = None
 
+        def _prepare(self) -> Cache:
+            given = cache_or_sources
+            if isinstance(given, Cache):
+                return given
+            if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given).expanduser()):
+                return Cache.open(Path(given).expanduser())
+            if options.get("weights") is not None:
+                given = as_sources(given, apart=True)  # one source per path: each has a weight
+            of_text = {name: options[name] for name in OPTIONS_OF_TEXT if name in options}
+            return prepare(given, tokenizer, cache_dir, **of_text)
+
         def _make_loader(self, split: Any) -> Loader:
             if self.cache is None:
                 self.setup()
@@ -117,14 +133,6 @@ def data_module(
             )
 
     return DataModule()
-
-
-def _finished_cache(given: Any, tokenizer: str | Tokenizer, cache_dir: str | Path | None) -> Cache:
-    if isinstance(given, Cache):
-        return given
-    if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given)):
-        return Cache.open(Path(given))
-    return prepare(given, tokenizer, cache_dir)
 
 
 def _steps_per_epoch(loader: Loader) -> int:

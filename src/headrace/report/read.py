@@ -221,6 +221,8 @@ def read_run(folder: Path) -> RunRecord:
     config = _read_config(folder, environment)
     summary = _read_part(folder / "summary.json", Run, notes)
     is_running = RunFolder(str(folder)).is_in_use
+    if summary is not None and (is_running or summary.steps != metrics[-1].step):
+        summary = None  # of the run before it was resumed
     if is_running:
         notes.append(f"still running: all figures are up to step {metrics[-1].step:,}")
     elif summary is None:

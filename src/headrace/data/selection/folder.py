@@ -21,6 +21,7 @@ from headrace.locks import Scratch
 FOLDER = "documents"
 OWN_NAME = re.compile(r"(verdict-)?[0-9a-f]{16,}(\.[a-z]+)*")
 """Names of what headrace writes into the folders of a cache: nothing else there may be removed."""
+BLOCK_BYTES = 1 << 20
 Scratches = Callable[[], Scratch]
 """A function that makes a folder for what is being written, on the disk of the cache."""
 
@@ -126,10 +127,21 @@ class RecordFolder:
 
 
 def _mapped(path: Path, size: int, mode: str) -> Marks:
-    """Map a file of one byte for each document, so that a billion of them take no memory of the process."""
+    """Map a file of one byte for each document, so that a billion of them take no memory of the process.
+
+    A new one is written whole first: a full disk is an error then, and not a signal that ends the process.
+    """
     if size == 0:
         path.write_bytes(b"") if mode == "w+" else None
         return np.zeros(0, np.uint8)
+    if mode == "w+":
+        try:
+            with open(path, "wb") as file:
+                for start in range(0, size, BLOCK_BYTES):
+                    file.write(bytes(min(BLOCK_BYTES, size - start)))
+        except OSError as problem:
+            raise writing_failed(path, problem) from None
+        mode = "r+"
     return np.memmap(path, np.uint8, mode, shape=(size,))  # type: ignore[call-overload,no-any-return]
 
 

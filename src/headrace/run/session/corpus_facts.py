@@ -9,8 +9,9 @@ from headrace.data.cache.cache import Cache
 from headrace.data.selection.reasons import dropped_counts, without_dropped
 from headrace.run.config import Config
 
-# Text that is seen more often teaches hardly anything new (Muennighoff et al. 2023).
-MANY_EPOCHS = 16
+# Text that is seen more often teaches hardly anything new (Muennighoff et al. 2023); with dropout it does no harm for
+# longer (docs/recipe.md).
+MANY_EPOCHS, MANY_EPOCHS_WITH_DROPOUT = 16, 60
 SMALL_CORPUS_TOKENS = 100_000
 
 
@@ -51,12 +52,12 @@ def corpus_facts(cache: Cache, config: Config, max_steps: int | None) -> dict[st
         "dropped": dropped_counts(noticed),
         "noticed": dict(without_dropped(noticed)),
         "skipped": dict(cache.skipped),
-        "warning": _warning(expected, epochs, bool(training.dropout)),
+        "warning": _warning(expected, epochs, MANY_EPOCHS_WITH_DROPOUT if training.dropout else MANY_EPOCHS),
     }
 
 
-def _warning(tokens: int | None, epochs: float | None, has_dropout: bool) -> str:
-    if epochs is not None and epochs > MANY_EPOCHS and not has_dropout:  # which holds against learning by heart
+def _warning(tokens: int | None, epochs: float | None, most_epochs: float) -> str:
+    if epochs is not None and epochs > most_epochs:
         return (
             f"the limit is {epochs:,.0f} passes over {tokens:,} tokens: the model will know them by heart."
             " Use more text, or fewer steps"
