@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,15 @@ def test_a_proposal_is_whole_and_says_what_it_assumed(corpus: Path, tried: list[
     assert proposal.as_json()["tokens"] == pytest.approx(proposal.prospect.exposure.tokens, abs=1)
     assert any("short runs" in text for text in proposal.assumptions)
     assert any("times" in text for text in proposal.assumptions), "the small corpus repeats"
+
+
+def test_a_proposal_says_that_other_programs_were_in_the_way(
+    corpus: Path, tried: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not any("disturbed" in text for text in room.propose(given(corpus), minutes=5).assumptions)
+    quiet = room.train_briefly
+    monkeypatch.setattr(room, "train_briefly", lambda *arguments: replace(quiet(*arguments), taken_percent=33.0))
+    assert any("up to 33% of the processor" in text for text in room.propose(given(corpus), minutes=5).assumptions)
 
 
 def test_a_proposal_has_the_recipe_for_its_epochs(

@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.instruments.short_run import ShortRun, train_briefly
+from headrace.machine.contention import is_disturbed
 from headrace.models.counts import count
 from headrace.perf.loss_law import Expectation
 from headrace.perf.pace import Pace, Prospect, fit_pace, flops_per_token
@@ -298,14 +299,24 @@ def _pace_of(run: ShortRun) -> tuple[float, int, float]:
     return flops, model.num_layers, run.seconds_per_token
 
 
+def _undisturbed(runs: list[ShortRun]) -> str:
+    taken = max((run.taken_percent for run in runs if run.taken_percent is not None), default=0.0)
+    if not is_disturbed(taken):
+        return "training has this machine to itself, as the short runs had"
+    return (
+        f"training is disturbed as the short runs were: other programs had up to {taken:.0f}% of the processor. On a"
+        " quiet machine, plan again: a larger network may be better"
+    )
+
+
 def _assumptions(proposal: Proposal, run_s: float, last_run_s: float, unchecked_efolds: float) -> list[str]:
     exposure = proposal.prospect.exposure
     texts = [
         f"short runs of {human_time(run_s)} ({len(proposal.runs) - 1}) measure the speed, and one of"
         f" {human_time(last_run_s)} how hard the text is; the loss after {proposal.minutes:g} minutes is extrapolated"
         " from that one (docs/metrics.md)",
-        "training has this machine to itself, as the short runs had; planning is not part of the minutes",
-        "the recipe is the default one for this number of epochs",
+        _undisturbed(proposal.runs),
+        "planning is not part of the minutes, and the recipe is the default one for this number of epochs",
     ]
     if beyond := exposure.beyond_fitted():
         texts.append(f"the law that ranks networks extrapolates: {beyond} than in any run that it was fitted to")

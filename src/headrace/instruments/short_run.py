@@ -36,6 +36,8 @@ class ShortRun:
     attention: str
     engine: str = "torch"
     """How its steps were computed, in the words of the config."""
+    taken_percent: float | None = None
+    """Share of the processor time it wanted that other programs had; None: unknown."""
 
     def as_json(self) -> dict[str, Any]:
         model, training = self.config.model, self.config.training
@@ -101,4 +103,5 @@ def train_briefly(
     evaluation_s = sum(run.seconds[stage] for stage in PAUSES)
     seconds_per_token = step_s / training.batch_size / training.sequence_length
     kernels = (getattr(resolved, name) for name in KERNEL_KEYS)
-    return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, *kernels)
+    taken = run.processor_taken_percent
+    return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, *kernels, taken_percent=taken)
