@@ -102,6 +102,12 @@ def train_briefly(
     step_s = median(working[UNEVEN_STEPS:] or working)
     evaluation_s = sum(run.seconds[stage] for stage in PAUSES)
     seconds_per_token = step_s / training.batch_size / training.sequence_length
-    kernels = (getattr(resolved, name) for name in KERNEL_KEYS)
-    taken = run.processor_taken_percent
-    return ShortRun(candidate, exposure, seconds_per_token, evaluation_s, loss, *kernels, taken_percent=taken)
+    return ShortRun(
+        candidate,
+        exposure,
+        seconds_per_token,
+        evaluation_s,
+        loss,
+        **{name: getattr(resolved, name) for name in KERNEL_KEYS},
+        taken_percent=run.processor_taken_percent,
+    )
