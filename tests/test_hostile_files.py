@@ -70,7 +70,7 @@ def test_a_manifest_removes_nothing_outside_its_cache(
     ]
 
 
-@pytest.mark.parametrize("folder", ["shards", "tmp"])
+@pytest.mark.parametrize("folder", ["shards", "tmp", "documents"])
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_cache_with_links_to_elsewhere_is_refused(
     command: Command, cache: Path, tmp_path: Path, folder: str, is_new: bool

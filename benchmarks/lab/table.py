@@ -14,9 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from headrace.errors import UsageError
 from headrace.run.config import Config, Layers
 from headrace.run.config_files import is_override, parse_override, read_config_file
-from headrace.run.keys import is_given
 from headrace.run.presets import PRESETS
 from headrace.run.start.budget import is_open
+from headrace.run.start.keys import is_given
 from headrace.sizes import Size
 from lab.budget import LIMITS, Budget
 

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.instruments.prediction import predict_run
 from headrace.machine.children import Child, answer_questions
 from headrace.run.config import Config
-from headrace.run.keys import given_sections
+from headrace.run.start.keys import given_sections
 from headrace.run.start.settle import settled
 
 

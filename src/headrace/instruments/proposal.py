@@ -23,7 +23,6 @@ from headrace.perf.pace import Pace, Prospect, fit_pace, flops_per_token
 from headrace.perf.search_space import batch_size_for, usual_bytes_per_token
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, given_cache, mixture_weights, training_sources
-from headrace.run.keys import set_value, with_values
 from headrace.run.start.budget import SHAPE, law_of
 from headrace.run.start.candidates import (
     Text,
@@ -34,6 +33,7 @@ from headrace.run.start.candidates import (
     learning_rate_values,
     needed_memory,
 )
+from headrace.run.start.keys import set_value, with_values
 from headrace.run.start.regime import recipe_for
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops

@@ -10,8 +10,8 @@ from headrace.data.corpus.sources import standard_library
 from headrace.errors import CorpusError
 from headrace.run.config import Config, Layers
 from headrace.run.corpus import expected_vocabulary, given_cache, tokenizer_spec, training_sources
-from headrace.run.keys import get_value, is_given
 from headrace.run.start.budget import CHOOSABLE
+from headrace.run.start.keys import get_value, is_given
 from headrace.run.start.regime import REGIME_KEYS
 from headrace.run.start.settle import settle_model
 from headrace.training.schedule import DEFAULT_MINUTES

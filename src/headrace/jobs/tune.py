@@ -21,7 +21,7 @@ from headrace.instruments.ladder import (
 )
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, prepare_training
-from headrace.run.keys import given_sections
+from headrace.run.start.keys import given_sections
 from headrace.run.start.settle import settle_model
 
 DEFAULT_MINUTES = 2.75

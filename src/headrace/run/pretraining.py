@@ -26,7 +26,6 @@ from headrace.run.agreement import check_batch_size, check_same_config, check_sa
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus, refuse_to_train_into_text
 from headrace.run.directory import History, RunFolder, WatchedFolder, read_record
-from headrace.run.keys import is_given
 from headrace.run.machine import remembered_machine
 from headrace.run.memory import check_memory, num_shards
 from headrace.run.records import CheckpointState, Environment, Run
@@ -39,6 +38,7 @@ from headrace.run.session.mixture import RunMixture, adopt_mixture
 from headrace.run.session.overfitting import OverfittingWatch
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
+from headrace.run.start.keys import is_given
 from headrace.run.start.origin import find_origin
 from headrace.run.start.regime import RECIPE_KEYS, settle_recipe
 from headrace.run.summary import Tally, recall

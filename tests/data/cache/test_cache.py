@@ -173,15 +173,6 @@ def test_folders_of_somebody_else_are_not_taken_for_those_of_a_cache(tmp_path: P
     assert mine.exists()
 
 
-def test_documents_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text(make_text(10_000))
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "documents").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CacheError):
-        hr.prepare(tmp_path / "a.txt", tokenizer="byte", out=tmp_path / "cache")
-
-
 def test_a_home_folder_is_found_by_its_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.txt").write_text(make_text(10_000))

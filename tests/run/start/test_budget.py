@@ -18,11 +18,11 @@ from headrace.jobs.train import run_to_the_end
 from headrace.perf.pace import usual_pace
 from headrace.perf.search_space import LEAST_SEEN
 from headrace.run.config import Config, Layers
-from headrace.run.keys import get_value, with_values
 from headrace.run.memory import count_memory
 from headrace.run.pretraining import Pretraining
 from headrace.run.start import budget, candidates
 from headrace.run.start.budget import CHOOSABLE, Chosen, choose, fill_in, is_open
+from headrace.run.start.keys import get_value, with_values
 from headrace.training.execution import Execution
 from headrace.units import human_time
 from tests.conftest import make_text

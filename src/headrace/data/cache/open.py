@@ -153,7 +153,7 @@ def _holds_only_what_a_build_left(path: Path) -> bool:
 
 def _is_left_by_a_build(path: Path) -> bool:
     if path.name in ("shards", "tmp", DOCUMENTS):
-        return path.is_dir() and not path.is_symlink() and all(map(OWN_NAME.fullmatch, os.listdir(path)))
+        return path.is_dir() and all(map(OWN_NAME.fullmatch, os.listdir(path)))  # links are refused later, by name
     if path.name == VALIDATION:
         return path.is_dir() and (Cache.is_cache(path) or _holds_only_what_a_build_left(path))
     return path.name in ("tokenizer.json", MANIFEST, PARTIAL) or path.name.endswith(".tmp")

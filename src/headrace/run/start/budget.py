@@ -25,7 +25,6 @@ from headrace.perf.search_space import usual_bytes_per_token
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary, training_sources
 from headrace.run.environment import known_rates
-from headrace.run.keys import get_value, given_keys, is_given, set_value, with_values
 from headrace.run.machine import remembered_machine
 from headrace.run.start.candidates import (
     Text,
@@ -36,6 +35,7 @@ from headrace.run.start.candidates import (
     learning_rate_values,
     needed_memory,
 )
+from headrace.run.start.keys import get_value, given_keys, is_given, set_value, with_values
 from headrace.training.execution import Execution, Precision
 from headrace.training.schedule import DEFAULT_MINUTES
 from headrace.units import human_count, human_time
