@@ -76,10 +76,11 @@ def data_module(
             self._state: dict[str, Any] | None = None
 
         def prepare_data(self) -> None:
-            self._prepare()
+            _finished_cache(cache_or_sources, tokenizer, cache_dir, options)
 
         def setup(self, stage: str | None = None) -> None:
-            self.cache = self._prepare()  # at once: it is prepared by now
+            # At once: it is prepared by now.
+            self.cache = _finished_cache(cache_or_sources, tokenizer, cache_dir, options)
 
         def train_dataloader(self) -> TorchBatches:
             # Lightning may ask again, for each epoch or another `fit`: the batches go on where they were.
@@ -104,17 +105,6 @@ def data_module(
                 self._loader.close()
                 self._batches = self._loader = None
 
-        def _prepare(self) -> Cache:
-            given = cache_or_sources
-            if isinstance(given, Cache):
-                return given
-            if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given).expanduser()):
-                return Cache.open(Path(given).expanduser())
-            if options.get("weights") is not None:
-                given = as_sources(given, apart=True)  # one source per path: each has a weight
-            of_text = {name: options[name] for name in OPTIONS_OF_TEXT if name in options}
-            return prepare(given, tokenizer, cache_dir, **of_text)
-
         def _make_loader(self, split: Any) -> Loader:
             if self.cache is None:
                 self.setup()
@@ -133,6 +123,20 @@ def data_module(
             )
 
     return DataModule()
+
+
+def _finished_cache(
+    given: Any, tokenizer: str | Tokenizer, cache_dir: str | Path | None, options: dict[str, Any]
+) -> Cache:
+    """Return the given cache, or that of the given text, which is tokenised now if it has none yet."""
+    if isinstance(given, Cache):
+        return given
+    if isinstance(given, (str, os.PathLike)) and Cache.is_cache(Path(given).expanduser()):
+        return Cache.open(Path(given).expanduser())
+    if options.get("weights") is not None:
+        given = as_sources(given, apart=True)  # one source per path: each has a weight
+    of_text = {name: options[name] for name in OPTIONS_OF_TEXT if name in options}
+    return prepare(given, tokenizer, cache_dir, **of_text)
 
 
 def _steps_per_epoch(loader: Loader) -> int:

@@ -42,7 +42,7 @@ REGIMES = (
 )
 REGIME_KEYS = sorted({key for regime in REGIMES for key in regime.values})
 RECIPE_KEYS = ("training.num_epochs", *REGIME_KEYS)
-"""What is decided when the text is open: how large it is decides it."""
+"""Keys that a run decides once it has opened its text, by how large that is."""
 
 
 def regime_of(pressure: float) -> Regime:
