@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, get_args
-
-import torch
+from typing import Any
 
 from headrace.activity import Activity, ignore
 from headrace.data.cache.manifest import MANIFEST
 from headrace.data.cache.open import default_cache_dir
 from headrace.distributed.group import ALONE, Group
-from headrace.machine.measure import PRECISIONS
-from headrace.machine.peak import measure_peak_flops
 from headrace.perf.loss_law import Law, law_for
-from headrace.perf.pace import Pace, Prospect, usual_pace
+from headrace.perf.pace import Prospect
 from headrace.perf.search_space import usual_bytes_per_token
 from headrace.run.config import Config
 from headrace.run.corpus import expected_vocabulary, training_sources
-from headrace.run.environment import known_rates
-from headrace.run.machine import remembered_machine
 from headrace.run.start.candidates import (
     Text,
     allowed_memory,
@@ -36,7 +30,7 @@ from headrace.run.start.candidates import (
     needed_memory,
 )
 from headrace.run.start.keys import get_value, given_keys, is_given, set_value, with_values
-from headrace.training.execution import Execution, Precision
+from headrace.run.start.pace import machine_pace
 from headrace.training.schedule import DEFAULT_MINUTES
 from headrace.units import human_count, human_time
 
@@ -48,8 +42,6 @@ CHOOSABLE = ("model.d_model", "model.num_layers", "data.tokenizer", "training.ma
 """What is chosen, as far as it is not given."""
 TRAINING_SHARE = 0.95  # of the time limit; the rest is for evaluations and saving
 AS_GOOD = 0.02  # of the expected loss: less than the law knows
-QUICK_PEAK_S = 0.2
-"""Seconds that measuring the peak takes where it is not remembered: a choice among shapes need not be exact."""
 
 
 @dataclass(frozen=True)
@@ -180,17 +172,3 @@ def _is_tokenised(config: Config, spec: str) -> bool:
 def law_of(config: Config) -> Law:
     """Return the law of the loss for the dropout that a configuration gives, or leaves to the recipe."""
     return law_for(config.training.dropout if is_given(config, "training.dropout") else None)
-
-
-def machine_pace(num_processes: int = 1) -> Pace:
-    """Return the pace at which processes like this one should train, by its peak: remembered, or quickly measured."""
-    machine, threads = remembered_machine(), torch.get_num_threads()
-    known = [known_rates(Execution(1, precision, threads=threads), machine) for precision in get_args(Precision)]
-    peak = max((rates.peak_flops for rates in known if rates), default=0.0) or _quick_peak()
-    return usual_pace(num_processes * peak)
-
-
-@functools.cache
-def _quick_peak() -> float:
-    """Measure the peak briefly, once in a process."""
-    return max(measure_peak_flops(dtype, QUICK_PEAK_S) for dtype in PRECISIONS.values())

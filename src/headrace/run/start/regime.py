@@ -15,8 +15,9 @@ from headrace.perf.loss_law import Exposure, Law
 from headrace.perf.pace import flops_per_token
 from headrace.perf.search_space import usual_bytes_per_token
 from headrace.run.config import Config
-from headrace.run.start.budget import TRAINING_SHARE, law_of, machine_pace
+from headrace.run.start.budget import TRAINING_SHARE, law_of
 from headrace.run.start.keys import get_value, is_given, set_value
+from headrace.run.start.pace import machine_pace
 from headrace.training.execution import Execution
 from headrace.training.optimizers.assignment import update_flops
 from headrace.training.schedule import Limits
