@@ -70,6 +70,19 @@ def test_openai_client(server: ModelServer) -> None:
             client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hi"}])
 
 
+def test_a_bug_is_answered_and_shown(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def encode(_request: CompletionRequest) -> list[list[int]]:
+        raise RuntimeError("an accident")
+
+    monkeypatch.setattr(server.engine, "encode", encode)
+    status, answer = ask(server, COMPLETIONS, {"prompt": "the mill"})
+    assert (status, answer["error"]["type"]) == (500, "server_error")
+    assert "the terminal" in answer["error"]["message"].lower()
+    assert "RuntimeError: an accident" in capfd.readouterr().err
+
+
 def test_bad_requests(server: ModelServer) -> None:
     assert ask(server, COMPLETIONS, b"{nonsense")[1]["error"]["message"].startswith("the body is not valid JSON")
     status, answer = ask(server, COMPLETIONS, b" " * (100 << 20))

@@ -44,6 +44,9 @@ BUSY = (
         ApiError(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_CONNECTIONS} connections are open already. Try again.").body
     ).encode()
 )
+BUG = ApiError(
+    HTTPStatus.INTERNAL_SERVER_ERROR, "headrace failed: a bug. The terminal that runs headrace serve shows where."
+)
 FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -121,6 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: ModelServer
     server_version, sys_version = "headrace", ""
     timeout = PATIENCE_S
+    _has_answered = False
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing: the terminal shows the address and no more."""
@@ -135,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._post)
 
     def _answer(self, act: Any) -> None:
-        """Act on the request; what is wrong with it becomes an answer that says so."""
+        """Act on the request; what is wrong with it becomes an answer that says so, and so does a bug of ours."""
         try:
             self._check_host()
             act()
@@ -143,6 +147,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(problem.body, problem.status)
         except (AbandonedError, TimeoutError, ConnectionError):
             self.close_connection = True
+        except Exception:
+            self.server.handle_error(self.request, self.client_address)
+            if not self._has_answered:  # a stream that has begun can only end
+                self._send_json(BUG.body, BUG.status)
+
+    def end_headers(self) -> None:
+        self._has_answered = True
+        super().end_headers()
 
     def _check_host(self) -> None:
         if not self.server.token and self.headers.get("Host", "").lower() not in self.server.hosts:
