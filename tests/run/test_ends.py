@@ -28,6 +28,7 @@ from headrace.errors import HeadraceError
 from headrace.run.config import Layers
 from headrace.run.directory import MetricsFile
 from headrace.run.pretraining import Pretraining
+from headrace.run.session.corpus_files import CorpusFiles
 from tests.conftest import make_text
 from tests.run import tiny_run
 
@@ -165,10 +166,9 @@ def test_the_corpus_is_described_after_the_checkpoint_is_safe(
     def fails(*_: object) -> None:
         raise HeadraceError("corpus.json: the disk is full")
 
-    with pretraining(corpus, tmp_path / "run") as training:
-        monkeypatch.setattr(training, "_describe_corpus", fails)
-        with pytest.raises(HeadraceError, match="the disk is full"):
-            list(training.steps())
+    monkeypatch.setattr(CorpusFiles, "write_when_known", fails)
+    with pretraining(corpus, tmp_path / "run") as training, pytest.raises(HeadraceError, match="the disk is full"):
+        list(training.steps())
     assert (tmp_path / "run" / "checkpoints" / "last" / "state.json").exists()
 
 

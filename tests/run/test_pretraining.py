@@ -342,7 +342,7 @@ def test_tensorboard_gets_the_same_numbers(corpus: Path, tmp_path: Path) -> None
 
 
 def test_what_was_chosen_is_recorded_and_resolved(corpus: Path, tmp_path: Path) -> None:
-    values = settings(corpus, tmp_path / "run", **{"training.max_steps": 60})  # enough to compare ways on a noisy machine
+    values = settings(corpus, tmp_path / "run", **{"training.max_steps": 60})  # a noisy machine compares longer
     for key in ("micro_batch_size", "precision", "matmul", "attention", "engine"):
         del values[f"training.{key}"]
     run = train(**values)

@@ -1,11 +1,25 @@
-"""Checks of what several processes must have in common before they train one network together."""
+"""What several processes must have in common before they train one network together, checked and settled."""
 
 from __future__ import annotations
+
+import torch
 
 from headrace.distributed.group import Group
 from headrace.errors import TrainingError, UsageError
 from headrace.files import canonical_json, digest
 from headrace.run.config import Config
+from headrace.run.directory import RunFolder
+
+
+def agree(config: Config, group: Group) -> None:
+    """Settle number of processes, run directory and threads, the same for all; refuse processes that differ."""
+    config.run.processes = group.world_size
+    if group.world_size == 1:
+        return
+    check_same_config(config, group)
+    config.run.out = group.from_main(str(RunFolder(config.run.out).path), "naming the run directory")
+    if not config.training.threads:
+        torch.set_num_threads(group.num_cores)
 
 
 def check_batch_size(config: Config, num_processes: int) -> None:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from headrace.activity import Activity, ignore
-from headrace.data.explain.description import describe
 from headrace.data.tokens.relations import shared_parts
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.distributed.group import join
@@ -22,7 +21,7 @@ from headrace.machine.allocator import keep_freed_memory
 from headrace.machine.energy import EnergyMeter
 from headrace.machine.facts import ProcessTimes, environment
 from headrace.models.counts import count
-from headrace.run.agreement import check_batch_size, check_same_config, check_same_corpus, check_sharding
+from headrace.run.agreement import agree, check_batch_size, check_same_corpus, check_sharding
 from headrace.run.config import Config
 from headrace.run.corpus import complete_model, open_evaluator, open_training, prepare_corpus, refuse_to_train_into_text
 from headrace.run.directory import History, RunFolder, WatchedFolder, read_record
@@ -33,8 +32,9 @@ from headrace.run.remembered_scaling import remembered_scaling
 from headrace.run.resume import check_resumable, checkpoint_to_resume, read_checkpoint_state
 from headrace.run.session.computing import RunComputing
 from headrace.run.session.corpus_facts import corpus_facts
+from headrace.run.session.corpus_files import CorpusFiles
 from headrace.run.session.evaluation import FIRST_TEXT_S, RunEvaluation
-from headrace.run.session.mixture import RunMixture, adopt_mixture
+from headrace.run.session.mixture import adopt_mixture
 from headrace.run.session.overfitting import OverfittingWatch
 from headrace.run.session.recording import Recorder
 from headrace.run.session.saving import RunSaving
@@ -48,7 +48,6 @@ from headrace.training.checkpoint import Checkpoints, check_disk_space, checkpoi
 from headrace.training.loop import Loop, StepInfo, StopWaiting
 from headrace.training.optimizers.average import WeightAverage, average_bytes
 from headrace.training.optimizers.optimizer import Optimizer
-from headrace.training.pauses import FEWEST_TOKENS, MOST_TOKENS, Due
 from headrace.training.restore import load_optimizer, load_training_weights
 from headrace.training.schedule import Limits, Position
 from headrace.training.showing.vocabulary import open_sampler
@@ -83,7 +82,7 @@ class Pretraining:
         with ExitStack() as stack:
             self.group = join(self.config.run.timeout_seconds)
             stack.callback(self.group.close)
-            self._agree()
+            agree(self.config, self.group)
             self.folder = RunFolder(self.config.run.out) if self.group.is_main else WatchedFolder(self.config.run.out)
             if self.group.is_main and not self.folder.holds_a_configuration:
                 refuse_to_train_into_text(self.config, self.folder.path)
@@ -101,17 +100,6 @@ class Pretraining:
         self._stack.close()
 
     # Setting up
-
-    def _agree(self) -> None:
-        """Check and settle what all processes of a group must have in common before they begin."""
-        group, run, training = self.group, self.config.run, self.config.training
-        run.processes = group.world_size
-        if group.world_size == 1:
-            return
-        check_same_config(self.config, group)
-        run.out = group.from_main(str(RunFolder(run.out).path), "naming the run directory")
-        if not training.threads:
-            torch.set_num_threads(group.num_cores)
 
     def _open(self, stack: ExitStack) -> None:
         config, group = self.config, self.group
@@ -198,7 +186,7 @@ class Pretraining:
         self.optimizer = Optimizer(self.network, config.training, self._shared_parts)
         self.computing.begin(saved, self._bytes_to_come)
         self.notices += [self.computing.notice] if self.computing.notice else []
-        self._is_described, self._evaluator = False, None
+        self._evaluator = None
         if not group.is_main:
             return
         self.activity("reading the validation text")
@@ -309,6 +297,7 @@ class Pretraining:
             return
         run, position = self.run, self.loop.position
         recorder = Recorder(self.folder, run, self.loader, self._trackers, self.group.world_size)
+        corpus_files = CorpusFiles(self.folder, self.loader, self.config)
         if self.group.world_size == 1:  # several processes can only stop together, at the end of a step
             self.loader.call_while_waiting(self._stop_waiting)
         run.prompts = self._evaluation.prompts
@@ -316,7 +305,8 @@ class Pretraining:
             self.activity("writing a sample before training")
             run.first_sample = self._evaluation.first_text(inf if self.config.training.evaluate_every else FIRST_TEXT_S)
             recorder.add_text(0, run.first_sample)
-            self._judge_beginning()
+            if self._origin.record is not None:  # so that what training makes of it can be compared with it
+                self._origin.record.validation_loss = self._evaluation.first_loss()
         self.computing.check_memory()
         meter = EnergyMeter() if self.group.is_main and self.group.num_machines == 1 else None
         tally = Tally(run, self.counts.training_flops_per_token, self.history.losses, self._began, meter)
@@ -330,7 +320,7 @@ class Pretraining:
                 run.warnings += watch.follow(info, run)
                 recorder.add(info, metrics)
                 if info.seconds[Stage.SAVING] and self.group.is_main:
-                    self._describe_corpus()
+                    corpus_files.write_when_known()
                 yield info
         tally.finish()
         run.was_stopped = self.loop.was_stopped
@@ -338,23 +328,11 @@ class Pretraining:
         if self._given_batches is None and self.loader.is_mixture:
             run.rows_by_source = self.loader.rows_by_source(run.steps)
         if self.group.is_main:
-            self._describe_corpus()
+            corpus_files.write_when_known()
         recorder.finish()
         self.folder.write_record("summary.json", run)
-        self.group.wait_for_all(
-            "waiting for rank 0 to finish"
-        )  # a process that leaves early would be taken for a lost one
-
-    def _judge_beginning(self) -> None:
-        """Evaluate the model that the run begins from, so that what training makes of it can be compared with it."""
-        training, record = self.config.training, self._origin.record
-        if record is None:
-            return
-        tokens = training.evaluation_tokens
-        if tokens == "auto":
-            tokens = MOST_TOKENS if training.evaluate_every else FEWEST_TOKENS
-        found = self._evaluation.evaluate(Due(tokens=tokens), tokens)
-        record.validation_loss = found.evaluation.loss if found.evaluation else None
+        # A process that leaves early would be taken for a lost one.
+        self.group.wait_for_all("waiting for rank 0 to finish")
 
     def _follow(self, info: StepInfo) -> None:
         """Settle how steps are computed when that is chosen; evaluations are computed in the same way."""
@@ -368,16 +346,6 @@ class Pretraining:
     def _stop_waiting(self) -> None:
         if self._should_stop():
             raise StopWaiting
-
-    def _describe_corpus(self) -> None:
-        """Write corpus.json and ledger.json, once, when the whole corpus is tokenised."""
-        if self.loader.cache.is_complete and not self._is_described:
-            self._is_described = True
-            corpus = describe(self.loader.cache, self.config.training.sequence_length, self.config.data.packing)
-            mixture = RunMixture.of(self.config).as_record()
-            self.folder.write_json("corpus.json", {**corpus, "mixture": mixture.model_dump() if mixture else None})
-            ledgers = [asdict(ledger) for ledger in self.loader.ledger()]
-            self.folder.write_json("ledger.json", ledgers)
 
     def _state(self) -> CheckpointState:
         """Return what resuming needs to know beside the tensors."""

@@ -19,7 +19,7 @@ from headrace.models.network import Network
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluator
 from headrace.training.loop import Findings
-from headrace.training.pauses import Due, EvaluationCosts
+from headrace.training.pauses import FEWEST_TOKENS, MOST_TOKENS, Due, EvaluationCosts
 
 TEXT_TOKENS = 120
 FIRST_TEXT_S = 0.1
@@ -46,7 +46,7 @@ class RunEvaluation:
 
         `average`: weights to evaluate in the place of those that are trained; None: those.
         """
-        self._average = average
+        self._average, self._training = average, training
         self._replica, self._evaluator, self._tokenizer = replica, evaluator, tokenizer
         texts = evaluator.texts(ROWS_TO_PROMPT_FROM) if evaluator and not training.given_prompts else []
         self.prompts = training.given_prompts or [first_prompt(texts)]
@@ -61,6 +61,14 @@ class RunEvaluation:
         self._make_room()
         with self._replica.whole(self._average) as network:
             return self._write(network, seconds) if self._replica.group.is_main else ""
+
+    def first_loss(self) -> float | None:
+        """Return the loss of the network that the run begins from; None where there is no text to evaluate on."""
+        tokens = self._training.evaluation_tokens
+        if tokens == "auto":
+            tokens = MOST_TOKENS if self._training.evaluate_every else FEWEST_TOKENS
+        evaluation = self.evaluate(Due(tokens=tokens), tokens).evaluation
+        return evaluation.loss if evaluation else None
 
     def measure(self, seconds: float) -> EvaluationCosts:
         """Measure in about this time what evaluating costs; text by its first tokens, unless some was written."""
