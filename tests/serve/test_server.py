@@ -70,16 +70,36 @@ def test_openai_client(server: ModelServer) -> None:
             client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hi"}])
 
 
+@pytest.mark.parametrize("bug", [RuntimeError("an accident"), OSError("too many open files")])
 def test_a_bug_is_answered_and_shown(
-    server: ModelServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    bug: Exception, server: ModelServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def encode(_request: CompletionRequest) -> list[list[int]]:
-        raise RuntimeError("an accident")
+        raise bug
 
     monkeypatch.setattr(server.engine, "encode", encode)
     status, answer = ask(server, COMPLETIONS, {"prompt": "the mill"})
     assert (status, answer["error"]["type"]) == (500, "server_error")
     assert "the terminal" in answer["error"]["message"].lower()
+    assert f"{type(bug).__name__}: {bug}" in capfd.readouterr().err
+
+
+def test_a_bug_ends_a_stream_that_has_begun(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def complete(*_: object) -> Iterator[list[object]]:
+        yield []
+        raise RuntimeError("an accident")
+
+    monkeypatch.setattr(server.engine, "complete", complete)
+    body = json.dumps({"prompt": "the mill", "stream": True})
+    with socket.create_connection((LOOPBACK, server.server_port), timeout=10) as connection:
+        head = f"POST {COMPLETIONS} HTTP/1.0\r\nHost: {LOOPBACK}:{server.server_port}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall((head + body).encode())
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.0 200") and answer.count(b"HTTP/1.0") == 1
+    assert b"[DONE]" not in answer
     assert "RuntimeError: an accident" in capfd.readouterr().err
 
 

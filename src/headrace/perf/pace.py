@@ -28,7 +28,7 @@ class Pace:
         return self.per_flop * flops + self.per_layer * num_layers
 
     def slowed(self, factor: float) -> Pace:
-        """Return the pace of a machine that takes so many times as long.
+        """Return this pace with both of its times multiplied by a factor.
 
         >>> Pace(per_flop=1e-11, per_layer=2e-6).slowed(1.5)
         Pace(per_flop=1.5e-11, per_layer=3e-06)

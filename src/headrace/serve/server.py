@@ -16,6 +16,7 @@ import socketserver
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from http import HTTPStatus
@@ -148,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (AbandonedError, TimeoutError, ConnectionError):
             self.close_connection = True
         except Exception:
-            self.server.handle_error(self.request, self.client_address)
+            traceback.print_exc()
             if not self._has_answered:  # a stream that has begun can only end
                 self._send_json(BUG.body, BUG.status)
 

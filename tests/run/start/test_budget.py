@@ -33,7 +33,7 @@ PEAK = 4e11
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A text, on a machine whose speed is known."""
-    monkeypatch.setattr(budget, "machine_pace", lambda num_processes=1: usual_pace(num_processes * PEAK))
+    monkeypatch.setattr(budget, "machine_pace", lambda config, num_processes=1: usual_pace(num_processes * PEAK))
     path = tmp_path / "corpus.txt"
     path.write_text(make_text(300_000))
     return path
@@ -67,7 +67,7 @@ def test_more_time_means_a_larger_network(much_text: Path) -> None:
 def test_a_faster_machine_gets_a_larger_network_in_equal_time(much_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(much_text, training__max_minutes=2)
     here = choose(config)
-    monkeypatch.setattr(budget, "machine_pace", lambda num_processes=1: usual_pace(30 * PEAK))
+    monkeypatch.setattr(budget, "machine_pace", lambda config, num_processes=1: usual_pace(30 * PEAK))
     assert parameters(choose(config)) > parameters(here)
 
 
@@ -241,7 +241,7 @@ def test_a_run_says_what_was_chosen_and_a_resumed_one_keeps_it(corpus: Path, mon
         run_to_the_end(pretraining)
     recorded = json.loads((out / "config.json").read_bytes())
     assert recorded["model"]["d_model"] == chosen.model.d_model
-    monkeypatch.setattr(budget, "machine_pace", lambda num_processes=1: usual_pace(1000 * PEAK))
+    monkeypatch.setattr(budget, "machine_pace", lambda config, num_processes=1: usual_pace(1000 * PEAK))
     with Pretraining(configured(corpus, training__max_minutes=0.03, run__out=str(out), run__resume="auto")) as again:
         assert [get_value(again.config, key) for key in CHOOSABLE] == [get_value(chosen, key) for key in CHOOSABLE]
 

@@ -1,55 +1,97 @@
-"""The pace of this machine: never faster than its peak lets expect, slower where updates are, and measured once."""
+"""The pace of this machine: as its peak lets expect, or slower where updates are; measured once, undisturbed."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.perf.pace import usual_pace
+from headrace.perf.pace import Pace, usual_pace
+from headrace.run.config import Config
 from headrace.run.start import pace
 from headrace.run.start.pace import UpdateTime, machine_pace
 
 PEAK = 1e11
+USUAL = usual_pace(PEAK)
 
 
 @pytest.fixture
-def fresh_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine whose peak is known, and nothing else."""
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[UpdateTime | None]:
+    """A machine of which only the peak is known; what is put into the list is what its measurements find, in turn."""
+    found: list[UpdateTime | None] = []
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
     monkeypatch.setattr(pace, "_peak_flops", lambda: PEAK)
+    monkeypatch.setattr(pace, "_measure_updates", lambda *_: found.pop(0))
+    return found
 
 
-def updates_take(seconds_per_token: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "_measure_updates", lambda _num_threads: UpdateTime(seconds_per_token))
+def slower(times: float) -> float:
+    """Return the seconds per token of updates that take so many times as long as the peak lets expect."""
+    training = pace._small_batches(Config().training)
+    in_update = pace.update_flops(pace.MODEL, training.optimizer, pace._likely_execution(training).dtype)
+    flops = pace.flops_per_token(pace.MODEL, training.sequence_length, training.tokens_per_update, in_update)
+    return times * USUAL.seconds_per_token(flops, pace.MODEL.num_layers)
 
 
-@pytest.mark.usefixtures("fresh_machine")
-def test_a_machine_on_which_updates_are_fast_has_the_usual_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    updates_take(1e-9, monkeypatch)
-    assert machine_pace() == usual_pace(PEAK)
-    assert machine_pace(4) == usual_pace(4 * PEAK)
+def configured(**changes: Any) -> Config:
+    config = Config()
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        setattr(getattr(config, section), name, value)
+    return config
 
 
-@pytest.mark.usefixtures("fresh_machine")
-def test_slow_updates_slow_every_expectation_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "is_disturbed", lambda _taken: True)  # nothing is remembered
-    updates_take(1.0, monkeypatch)
-    slow = machine_pace()
-    assert slow.per_flop / usual_pace(PEAK).per_flop == pytest.approx(slow.per_layer / usual_pace(PEAK).per_layer)
-    updates_take(3.0, monkeypatch)
-    assert machine_pace().per_flop == pytest.approx(3 * slow.per_flop)
-    assert machine_pace(2).per_layer == pytest.approx(3 * slow.per_layer)
+@pytest.mark.parametrize("times", [0.2, 1.0, 1.1])
+def test_updates_that_are_fast_enough_change_nothing(times: float, measured: list[UpdateTime | None]) -> None:
+    measured.append(UpdateTime(slower(times)))
+    assert machine_pace(Config()) == USUAL
+    assert machine_pace(Config(), 4) == usual_pace(4 * PEAK), "what is remembered serves several processes too"
 
 
-@pytest.mark.usefixtures("fresh_machine")
-def test_what_a_quiet_machine_showed_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "is_disturbed", lambda _taken: False)
-    updates_take(1.0, monkeypatch)
-    first = machine_pace()
-    updates_take(2.0, monkeypatch)
-    assert machine_pace() == first
+def test_slow_updates_slow_every_expectation_down(measured: list[UpdateTime | None]) -> None:
+    measured.append(UpdateTime(slower(3.0)))
+    found = machine_pace(Config())
+    assert found == Pace(pytest.approx(3 * USUAL.per_flop), pytest.approx(3 * USUAL.per_layer))
 
 
-def test_real_updates_are_timed() -> None:
-    assert 1e-8 < pace._measure_updates(0).seconds_per_token < 1e-2
+def test_what_was_measured_is_remembered_until_it_is_asked_for_again(measured: list[UpdateTime | None]) -> None:
+    measured += [UpdateTime(slower(2.0)), UpdateTime(slower(4.0))]
+    first = machine_pace(Config())
+    assert machine_pace(Config()) == first
+    again = machine_pace(configured(run__measure_again=True))
+    assert again == machine_pace(Config()) != first
+
+
+def test_what_other_programs_disturbed_counts_for_nothing(measured: list[UpdateTime | None]) -> None:
+    measured += [None, None, UpdateTime(slower(2.0))]
+    assert machine_pace(Config()) == machine_pace(Config()) == USUAL
+    assert machine_pace(Config()) != USUAL, "nothing was remembered"
+
+
+def test_the_way_to_compute_that_is_given_is_the_one_that_is_measured(measured: list[UpdateTime | None]) -> None:
+    measured += [UpdateTime(slower(2.0)), UpdateTime(slower(9.0))]
+    machine_pace(Config())
+    slow = machine_pace(configured(training__engine="torch", training__precision="float32"))
+    assert slow.per_flop > 5 * USUAL.per_flop
+
+
+@pytest.mark.parametrize("case", ["several processes", "a memory budget", "no memory"])
+def test_nothing_is_measured_where_that_would_be_wrong(
+    case: str, measured: list[UpdateTime | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case == "no memory":
+        monkeypatch.setattr(pace, "available_memory_bytes", lambda: 10_000_000)
+    config = configured(training__memory_budget=2_000_000_000) if case == "a memory budget" else Config()
+    num_processes = 2 if case == "several processes" else 1
+    assert machine_pace(config, num_processes) == usual_pace(num_processes * PEAK)
+
+
+@pytest.mark.parametrize("is_disturbed", [False, True])
+def test_real_updates_are_timed_on_a_quiet_machine(is_disturbed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "is_disturbed", lambda _: is_disturbed)
+    monkeypatch.setattr(pace, "UPDATES_S", 0.0)
+    training = pace._small_batches(Config().training)
+    execution = pace._likely_execution(training)
+    found = pace._measure_updates.__wrapped__(execution, training.optimizer, 8)
+    assert found is None if is_disturbed else found is not None and 1e-8 < found.seconds_per_token < 1e-2

@@ -61,7 +61,7 @@ def test_a_given_key_overrules_the_regime() -> None:
 def test_a_time_limit_means_as_many_tokens_as_the_machine_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config()
     config.model.vocab_size = 512
-    monkeypatch.setattr(regime, "machine_pace", lambda processes: usual_pace(processes * 1e11))
+    monkeypatch.setattr(regime, "machine_pace", lambda config, processes: usual_pace(processes * 1e11))
     one, two = (expected_tokens(config, Limits(None, 60.0), processes) for processes in (1, 2))
     assert one < two
     tokens_per_update = config.training.tokens_per_update
@@ -69,7 +69,7 @@ def test_a_time_limit_means_as_many_tokens_as_the_machine_computes(monkeypatch: 
 
 
 def test_a_run_that_only_time_limits_ends_before_it_knows_its_text_by_heart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regime, "machine_pace", lambda processes: usual_pace(1e12))
+    monkeypatch.setattr(regime, "machine_pace", lambda config, processes: usual_pace(1e12))
     config = Config()
     config.model.vocab_size = 512
     said = settle_recipe(config, None, Limits(None, 600.0), CORPUS, ALONE)
@@ -82,7 +82,7 @@ def test_a_run_that_only_time_limits_ends_before_it_knows_its_text_by_heart(monk
 
 
 def test_a_text_without_passes_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regime, "machine_pace", lambda processes: usual_pace(1e12))
+    monkeypatch.setattr(regime, "machine_pace", lambda config, processes: usual_pace(1e12))
     config = Config()
     config.model.vocab_size = 512
     settle_recipe(config, None, Limits(None, 600.0), CORPUS, ALONE, has_passes=lambda: False)
@@ -108,7 +108,7 @@ TIMED = {"training.max_steps": 0, "training.max_minutes": 10}
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A text that comes round for hundreds of times in ten minutes."""
-    monkeypatch.setattr(regime, "machine_pace", lambda processes: usual_pace(1e11))
+    monkeypatch.setattr(regime, "machine_pace", lambda config, processes: usual_pace(1e11))
     return fresh_corpus(tmp_path, monkeypatch)
 
 

@@ -1,8 +1,8 @@
 """What a time limit is enough for: the network, its vocabulary, the windows and the batch, where none is given.
 
 The law of the loss (perf/loss_law.py) says which network should end lowest after the time that there is, and the pace
-of this machine how much text each would see. Nothing is tried out: it takes less than a second. `headrace plan
---minutes` tries some candidates and is surer (docs/design/budget.md).
+of this machine how much text each would see. No candidate is tried out. `headrace plan --minutes` tries some of them
+and is surer (docs/design/budget.md).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def choose(config: Config, num_processes: int = 1, num_processes_here: int = 1) 
     config = config.model_copy(deep=True)
     minutes = config.training.max_minutes or DEFAULT_MINUTES
     text = Text.of(config)
-    given, law, pace = given_keys(config), law_of(config), machine_pace(num_processes)
+    given, law, pace = given_keys(config), law_of(config), machine_pace(config, num_processes)
     found: list[_Candidate] = []
     for values in candidate_values(config, given, text, minutes):
         open_values = {key: value for key, value in values.items() if key not in given}

@@ -1,16 +1,16 @@
 """The pace at which this machine trains: what its peak lets expect, or less where a few updates show that it is slower.
 
-The usual share of the peak was found on one kind of machine. Others lose more beside the products, and without the
-native library a small network is several times slower. So a small network takes some updates once, and every
-expectation is slowed down by what they took longer than expected; it is never sped up.
+The usual share of the peak was found on one kind of machine, and others lose more beside the products. So a small
+network takes some updates once, in the way that the configuration allows, and every expectation is slowed down by what
+they took longer than expected. It is never sped up.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -20,13 +20,14 @@ from headrace.distributed.replicas import Replica
 from headrace.machine.allocator import release_freed_memory
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.machine.device import best_device
-from headrace.machine.hardware import find_hardware
+from headrace.machine.hardware import available_memory_bytes, find_hardware
 from headrace.machine.measure import PRECISIONS
 from headrace.machine.peak import measure_peak_flops
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
-from headrace.native.library import instructions
+from headrace.native.library import ABI, instructions
 from headrace.perf.pace import Pace, flops_per_token, usual_pace
+from headrace.run.config import Config
 from headrace.run.environment import known_rates
 from headrace.run.execution.store import Remembered
 from headrace.run.machine import remembered_machine
@@ -42,8 +43,14 @@ QUICK_PEAK_S = 0.2
 UPDATES_S = 0.3
 """Seconds of updates, after the first one, that are timed where their time is not remembered."""
 MODEL = ModelConfig(d_model=96, num_layers=4, vocab_size=1536, context=256)
-"""The network that takes these updates: like those chosen for a minute, with as many tokens as they compare."""
-LEAST_SEQUENCES = 8
+"""The network that takes these updates: as small as one that is chosen for a minute. Its vocabulary has as many tokens
+as the updates of such a run compare (`training.sampled_tokens`)."""
+SEQUENCES_PER_THREAD, LEAST_SEQUENCES = 2, 8
+"""Sequences of the batch of these updates."""
+NEEDED_BYTES = 1 << 30
+"""Free memory without which nothing is measured, and more than the updates take."""
+ERROR = 1.15
+"""Times the expected time up to which updates are as fast as expected: so much a quick measurement may be wrong."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +60,22 @@ class UpdateTime:
     seconds_per_token: float
 
 
-def machine_pace(num_processes: int = 1) -> Pace:
-    """Return the pace at which processes like this one should train; what is not remembered is measured in a second."""
+def machine_pace(config: Config, num_processes: int = 1) -> Pace:
+    """Return the pace at which processes like this one should train as a configuration says.
+
+    The peak and the time of updates are remembered, or measured in about a second.
+    """
     peak = _peak_flops()
-    training = _training()
-    in_update = update_flops(MODEL, training.optimizer, _execution(training).dtype)
-    flops = flops_per_token(MODEL, training.mean_window, training.tokens_per_update, in_update)
-    expected_s = usual_pace(peak).seconds_per_token(flops, MODEL.num_layers)
-    return usual_pace(num_processes * peak).slowed(max(1.0, _update_time().seconds_per_token / expected_s))
+    usual = usual_pace(num_processes * peak)
+    training = _small_batches(config.training)
+    execution = _likely_execution(training)
+    measured = _update_time(config, training, execution, num_processes)
+    if measured is None:
+        return usual
+    in_update = update_flops(MODEL, training.optimizer, execution.dtype)
+    flops = flops_per_token(MODEL, training.sequence_length, training.tokens_per_update, in_update)
+    times = measured.seconds_per_token / usual_pace(peak).seconds_per_token(flops, MODEL.num_layers)
+    return usual.slowed(times) if times > ERROR else usual
 
 
 def _peak_flops() -> float:
@@ -76,50 +91,65 @@ def _quick_peak() -> float:
     return max(measure_peak_flops(dtype, QUICK_PEAK_S) for dtype in PRECISIONS.values())
 
 
-def _update_time() -> UpdateTime:
-    """Return the time of updates that is remembered, or measure it."""
+def _update_time(
+    config: Config, training: TrainingConfig, execution: Execution, num_processes: int
+) -> UpdateTime | None:
+    """Return the time of updates that is remembered, or measure it; None where it is not known.
+
+    Of several processes none measures, as they are not bound to their cores yet, and others would be idle. With a
+    memory budget nothing is measured either: what that takes would count.
+    """
     depends_on = {
         "machine": find_hardware().fingerprint,
-        "threads": torch.get_num_threads(),
-        "native": instructions(),
+        "native": [ABI, instructions()],
+        "model": MODEL.shape(),
+        "update": [training.optimizer, training.batch_size, training.sequence_length],
+        "execution": asdict(execution),
     }
     place = Remembered(UpdateTime, "update-times", depends_on)
-    found = place.read()
-    if found is None:
-        began = ProcessorTime.now()
-        found = _measure_updates(torch.get_num_threads())
-        if not is_disturbed(ProcessorTime.now().taken_percent_since(began)):
+    found = None if config.run.measure_again else place.read()
+    may_measure = num_processes == 1 and not config.training.memory_budget
+    if found is None and may_measure and available_memory_bytes() > NEEDED_BYTES:
+        found = _measure_updates(execution, training.optimizer, training.batch_size)
+        release_freed_memory()
+        if found is not None:
             place.write(found)
     return found
 
 
 @functools.cache
-def _measure_updates(_num_threads: int) -> UpdateTime:
-    """Time updates, once for a number of threads; the fastest counts, as other programs only make them slower."""
-    training = _training()
+def _measure_updates(execution: Execution, optimizer: Literal["muon", "adamw"], batch_size: int) -> UpdateTime | None:
+    """Time updates, once in a process; the fastest counts. Return None where other programs took the processor."""
+    training = TrainingConfig(optimizer=optimizer, batch_size=batch_size, max_length=MODEL.context)
     network = build(MODEL).to(best_device())
-    step = TrainStep(Replica(network), Optimizer(network, training), _execution(training), training.gradient_clip)
-    shape = (training.batch_size, training.sequence_length + 1)
-    tokens = np.random.default_rng(0).integers(0, MODEL.vocab_size, shape)
+    step = TrainStep(Replica(network), Optimizer(network, training), execution, training.gradient_clip)
+    tokens = np.random.default_rng(0).integers(0, MODEL.vocab_size, (batch_size, MODEL.context + 1))
     batch = Batch(0, tokens[:, :-1], tokens[:, 1:])
     step(batch, 1.0)  # makes the state of the optimizer, and starts threads
-    taken: list[float] = []
-    while not taken or sum(taken) < UPDATES_S:
-        began = time.perf_counter()
-        step(batch, 1.0)
-        taken.append(time.perf_counter() - began)
-    release_freed_memory()
+    before, taken = ProcessorTime.now(), [_time(step, batch)]
+    while sum(taken) < UPDATES_S:
+        taken.append(_time(step, batch))
+    if is_disturbed(ProcessorTime.now().taken_percent_since(before)):
+        return None
     return UpdateTime(min(taken) / training.tokens_per_update)
 
 
-def _training() -> TrainingConfig:
-    """Return how the small network is trained: every thread has sequences."""
-    return TrainingConfig(batch_size=max(LEAST_SEQUENCES, 2 * torch.get_num_threads()), max_length=MODEL.context)
+def _time(step: TrainStep, batch: Batch) -> float:
+    began = time.perf_counter()
+    step(batch, 1.0)
+    return time.perf_counter() - began
 
 
-def _execution(training: TrainingConfig) -> Execution:
-    """Return the way to compute updates that is likely to be the fastest."""
+def _small_batches(training: TrainingConfig) -> TrainingConfig:
+    """Return how the small network is trained: as a configuration says, but in batches that suit it."""
+    num_sequences = max(LEAST_SEQUENCES, SEQUENCES_PER_THREAD * torch.get_num_threads())
+    small = {"batch_size": num_sequences, "max_length": MODEL.context, "micro_batch_size": 0, "memory_budget": None}
+    return training.model_copy(update=small)
+
+
+def _likely_execution(training: TrainingConfig) -> Execution:
+    """Return the way to compute updates that is likely to be the fastest, of those that a configuration allows."""
     plain = plainest(training, training.batch_size, memory_limit=None)
-    if why_not_native(MODEL, training):
+    if training.engine == "torch" or why_not_native(MODEL, training):
         return plain
     return likely_fastest_first(native_ways(plain, training, training.batch_size))[0]

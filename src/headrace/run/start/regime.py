@@ -136,5 +136,5 @@ def expected_tokens(config: Config, limits: Limits, num_processes: int) -> float
         return tokens
     in_update = update_flops(model, training.optimizer, Execution.from_config(training).dtype)
     flops = flops_per_token(model, training.mean_window, training.tokens_per_update, in_update, training.sampled_tokens)
-    seconds_per_token = machine_pace(num_processes).seconds_per_token(flops, model.num_layers)
+    seconds_per_token = machine_pace(config, num_processes).seconds_per_token(flops, model.num_layers)
     return min(tokens, TRAINING_SHARE * limits.seconds / seconds_per_token)
