@@ -49,8 +49,8 @@ SEQUENCES_PER_THREAD, LEAST_SEQUENCES = 2, 8
 """Sequences of the batch of these updates."""
 NEEDED_BYTES = 1 << 30
 """Free memory without which nothing is measured, and more than the updates take."""
-ERROR = 1.15
-"""Times the expected time up to which updates are as fast as expected: so much a quick measurement may be wrong."""
+MEASURING_ERROR = 1.15
+"""Factor by which a quick measurement may be wrong: updates that are slower by less count as fast enough."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def machine_pace(config: Config, num_processes: int = 1) -> Pace:
     in_update = update_flops(MODEL, training.optimizer, execution.dtype)
     flops = flops_per_token(MODEL, training.sequence_length, training.tokens_per_update, in_update)
     times = measured.seconds_per_token / usual_pace(peak).seconds_per_token(flops, MODEL.num_layers)
-    return usual.slowed(times) if times > ERROR else usual
+    return usual.slowed(times) if times > MEASURING_ERROR else usual
 
 
 def _peak_flops() -> float:
