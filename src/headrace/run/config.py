@@ -47,7 +47,7 @@ class RunConfig(BaseModel):
     timeout_seconds: float = Field(default=300, gt=0, le=10_000_000)
     """Seconds that a process waits for the others before it gives up."""
     measure_again: bool = False
-    """Choose again how to compute steps, even if a choice for this machine and model is remembered."""
+    """Choose again how to compute steps, and measure again how fast this machine trains, though both are known."""
     tensorboard: bool = False
     """Write TensorBoard event files too: the same as run.trackers=[tensorboard]."""
     trackers: Annotated[list[TrackerName], BeforeValidator(_as_list)] = Field(default_factory=list)

@@ -22,7 +22,10 @@ def train(
     force: Annotated[bool, typer.Option("--force", help="Start even if memory is predicted to run out.")] = False,
     measure_again: Annotated[
         bool,
-        typer.Option("--measure-again", help="Choose again how to compute steps, even if a choice is remembered."),
+        typer.Option(
+            "--measure-again",
+            help="Choose again how to compute steps, and measure again how fast this machine trains.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
