@@ -2,8 +2,9 @@
 
 Teaches: what the default recipe is worth in time, not in steps. The baseline is the recipe that people run: GPT-2
 shape, 4 layers, 4 heads, 128 wide, no biases, context 64, batch 12, 2,000 steps of AdamW, plain PyTorch, default
-allocator. Ours has no more parameters. Each side runs in a process of its own; the clock runs from the first step on.
-Losses are on the whole validation part (the last 10%).
+allocator. Ours has no more parameters, and its threads wait for each other as they do in `headrace train`. Each side
+runs in a process of its own; the clock runs from the first step on. Losses are on the whole validation part (the last
+10%).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from headrace.jobs.train import train
+from headrace.machine.waiting import wait_briefly
 from headrace.models.config import ModelConfig
 from headrace.models.network import Network, build
 
@@ -107,7 +110,10 @@ def ours(path: str, **limits: float) -> None:
 
 def child(*arguments: str) -> dict[str, float]:
     command = [sys.executable, __file__, "--child", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    environment = dict(os.environ)
+    if arguments[0] == "ours":
+        wait_briefly(environment)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -66,12 +66,17 @@ const char* random_instructions(Random& random) {
 bool orthogonal_is_sound(Random& random) {
     const long number = random.between(1, 3);
     const long most = random.between(0, 9) ? 90 : 700, rows = random.between(1, most), columns = random.between(1, most);
-    std::vector<uint16_t> numbers(number * rows * columns);
-    for (uint16_t& each : numbers) each = uint16_t(random.between(0x3c00, 0x3f80) | random.between(0, 1) << 15);
+    const bool is_bfloat16 = random.coin();
+    std::vector<uint16_t> rounded(number * rows * columns);
+    for (uint16_t& each : rounded) each = uint16_t(random.between(0x3c00, 0x3f80) | random.between(0, 1) << 15);
+    std::vector<float> exact(number * rows * columns);
+    for (float& each : exact) each = random.number();
+    void* numbers = is_bfloat16 ? static_cast<void*>(rounded.data()) : exact.data();
     const float polynomials[] = {7.9103f, -22.0788f, 15.8691f, 3.6073f, -2.6467f, 0.5110f};
-    const Matrices matrices{numbers.data(), rows, columns, polynomials, 2};
+    const Matrices matrices{numbers, rows, columns, polynomials, 2, is_bfloat16, !is_bfloat16 && random.coin()};
     bool is_finite = headrace_orthogonalise(&matrices, number, random.between(1, 4), random_instructions(random));
-    for (uint16_t each : numbers) is_finite &= (each & 0x7f80) != 0x7f80;
+    for (uint16_t each : rounded) is_finite &= (each & 0x7f80) != 0x7f80;
+    for (float each : exact) is_finite &= std::isfinite(each);
     return is_finite;
 }
 

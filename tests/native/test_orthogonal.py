@@ -46,9 +46,22 @@ def test_it_is_as_near_to_exact_products_as_pytorch_is(
     assert native <= 1.2 * by_pytorch + 0.02 * float(exact.norm())
 
 
+@pytest.mark.parametrize("instructions", available_instructions())
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_in_float32_it_computes_what_pytorch_does(
+    shape: tuple[int, int], instructions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MASK, instructions)
+    given = matrices(3, *shape)
+    expected = orthogonalise(given)
+    native = orthogonalise(given.clone(), native_threads=1)
+    assert float((native - expected).norm()) <= 1e-3 * float(expected.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("number", [2, 5])
-def test_any_number_of_threads_computes_the_same_bits(number: int) -> None:
-    given = matrices(number, 48, 80).bfloat16()
+def test_any_number_of_threads_computes_the_same_bits(number: int, dtype: torch.dtype) -> None:
+    given = matrices(number, 48, 80).to(dtype)
     alone = orthogonalise(given.clone(), native_threads=1)
     assert torch.equal(orthogonalise(given.clone(), native_threads=2), alone)
 

@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-ABI = 5
+ABI = 6
 """Number of the interface between this file and src/entry.cpp; a library of another number is not used."""
 MASK = "HEADRACE_NATIVE_ISA"
 """Environment variable that names an instruction set to use in place of the best one (avx512, avx2, baseline)."""
@@ -42,6 +42,8 @@ class Matrices(ctypes.Structure):
         ("columns", ctypes.c_long),
         ("polynomials", ctypes.c_void_p),
         ("num_polynomials", ctypes.c_long),
+        ("is_bfloat16", ctypes.c_int32),
+        ("is_by_gram", ctypes.c_int32),
     ]
 
 

@@ -22,11 +22,12 @@ SHAPES = [(64, 64), (64, 160), (160, 64), (65, 33)]
 DTYPES = [torch.float32, torch.bfloat16]
 WAYS = [pytest.param(dtype, 0, id=str(dtype)) for dtype in DTYPES] + [
     pytest.param(
-        torch.bfloat16,
+        dtype,
         1,
-        id="native",
+        id=f"native-{dtype}",
         marks=pytest.mark.skipif(bool(why_missing()), reason="the native library was not built"),
     )
+    for dtype in DTYPES
 ]
 """Number formats, and the threads of the native library."""
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.16}

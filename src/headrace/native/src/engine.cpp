@@ -18,12 +18,15 @@ static Result add_gradients(const Task& task) {
 }
 
 static long orthogonaliser_bytes(const Matrices& matrices) {
-    return Orthogonaliser(matrices.rows, matrices.columns, nullptr).bytes;
+    if (matrices.is_bfloat16) return Orthogonaliser<bfloat16>(matrices, nullptr).bytes;
+    return Orthogonaliser<float>(matrices, nullptr).bytes;
 }
 
 static void orthogonalise(const Matrices& matrices, long number, void* memory) {
-    bfloat16* first = (bfloat16*)matrices.data + number * matrices.rows * matrices.columns;
-    Orthogonaliser(matrices.rows, matrices.columns, memory).run(first, matrices.polynomials, matrices.num_polynomials);
+    if (matrices.is_bfloat16)
+        Orthogonaliser<bfloat16>(matrices, memory).run(number);
+    else
+        Orthogonaliser<float>(matrices, memory).run(number);
 }
 
 }  // namespace ISA

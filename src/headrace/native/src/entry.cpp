@@ -183,7 +183,7 @@ double compute(
 
 }  // namespace
 
-EXPORT int headrace_abi() { return 5; }
+EXPORT int headrace_abi() { return 6; }
 
 EXPORT const char* headrace_instructions(const char* wanted) { return choose(wanted).name; }
 

@@ -63,12 +63,13 @@ struct Result {
     double forward_seconds;  // of the time that it took
 };
 
-// Matrices in bfloat16 that are to be orthogonalised, one after the other in memory (orthogonal.h).
+// Matrices that are to be orthogonalised, one after the other in memory (orthogonal.h).
 struct Matrices {
-    uint16_t* data;
+    void* data;
     long rows, columns;
     const float* polynomials;  // three coefficients for each iteration
     long num_polynomials;
+    int32_t is_bfloat16, is_by_gram;  // if not by the Gram matrix, all iterations multiply the matrices themselves
 };
 
 // The entry points of the code for one instruction set.

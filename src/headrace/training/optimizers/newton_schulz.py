@@ -34,12 +34,13 @@ def orthogonalise(matrices: Tensor, native_threads: int = 0) -> Tensor:
     out where there are fewer matrices than threads.
     """
     number, rows, columns = matrices.shape
-    if 0 < native_threads <= number and matrices.dtype == torch.bfloat16:
-        orthogonalise_in_place(matrices, coefficients(rows, columns), native_threads)
+    is_by_gram = _is_by_gram(rows, columns, matrices.dtype)
+    if 0 < native_threads <= number:
+        orthogonalise_in_place(matrices, coefficients(rows, columns), is_by_gram, native_threads)
         return matrices
     first, *others = coefficients(rows, columns)
     x, gram, polynomial = _begin(matrices, first)
-    if _is_by_gram(rows, columns, matrices.dtype):
+    if is_by_gram:
         return _multiply(x, _finish_gram(gram, _add_to_diagonal(polynomial, first[0]), others))
     x = _multiply_add(x, polynomial, first[0])
     for a, b, c in others:
