@@ -59,8 +59,8 @@ std::vector<long> sizes_of(const Shape& shape, bool has_bias) {
 }
 
 const char* random_instructions(Random& random) {
-    const char* instructions[] = {"avx512bf16", "avx512", "avx2", "baseline"};
-    return instructions[random.between(0, 3)];
+    const char* instructions[] = {"amx", "avx512bf16", "avx512", "avx2", "baseline"};
+    return instructions[random.between(0, 4)];
 }
 
 bool orthogonal_is_sound(Random& random) {

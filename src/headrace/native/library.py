@@ -10,7 +10,7 @@ from pathlib import Path
 ABI = 6
 """Number of the interface between this file and src/entry.cpp; a library of another number is not used."""
 MASK = "HEADRACE_NATIVE_ISA"
-"""Environment variable that names an instruction set to use in place of the best one (avx512, avx2, baseline)."""
+"""Environment variable that names an instruction set to use in place of the best one, such as avx512 or baseline."""
 PATH = Path(__file__).with_name("libheadrace.so")
 
 
@@ -74,14 +74,14 @@ def instructions() -> str:
 
 
 def multiplies_bfloat16() -> bool:
-    """Return whether the instruction set that the library uses has products of bfloat16, which are twice as fast."""
-    return instructions() == "avx512bf16"
+    """Return whether the instruction set that the library uses has products of bfloat16, which are usually faster."""
+    return instructions() in ("amx", "avx512bf16")
 
 
 def available_instructions() -> list[str]:
     """List the instruction sets of the library that this machine can run, the best first."""
     library = find_library()
-    known = ("avx512bf16", "avx512", "avx2", "baseline")
+    known = ("amx", "avx512bf16", "avx512", "avx2", "baseline")
     return [name for name in known if library and library.headrace_instructions(name.encode()).decode() == name]
 
 

@@ -27,14 +27,6 @@ class Pace:
         """Return the seconds that a network takes for a token, with these FLOPs per token."""
         return self.per_flop * flops + self.per_layer * num_layers
 
-    def slowed(self, factor: float) -> Pace:
-        """Return this pace with both of its times multiplied by a factor.
-
-        >>> Pace(per_flop=1e-11, per_layer=2e-6).slowed(1.5)
-        Pace(per_flop=1.5e-11, per_layer=3e-06)
-        """
-        return Pace(factor * self.per_flop, factor * self.per_layer)
-
 
 USEFUL_EPOCHS = 13.0
 """Passes over a text up to which batches grow with the tokens of a run: text that comes round wants small ones."""

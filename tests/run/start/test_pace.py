@@ -7,31 +7,38 @@ from typing import Any
 
 import pytest
 
+from headrace.models.config import ModelConfig
 from headrace.perf.pace import Pace, usual_pace
 from headrace.run.config import Config
 from headrace.run.start import pace
-from headrace.run.start.pace import UpdateTime, machine_pace
+from headrace.run.start.pace import UpdateTimes, machine_pace
+from headrace.training.config import TrainingConfig
 
 PEAK = 1e11
 USUAL = usual_pace(PEAK)
 
 
 @pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[UpdateTime | None]:
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[UpdateTimes | None]:
     """A machine of which only the peak is known; what is put into the list is what its measurements find, in turn."""
-    found: list[UpdateTime | None] = []
+    found: list[UpdateTimes | None] = []
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
     monkeypatch.setattr(pace, "_peak_flops", lambda: PEAK)
     monkeypatch.setattr(pace, "_measure_updates", lambda *_: found.pop(0))
     return found
 
 
-def slower(times: float) -> float:
+def slower(*times: float) -> list[float]:
     """Return the seconds per token of updates that take so many times as long as the peak lets expect."""
     training = pace._small_batches(Config().training)
-    in_update = pace.update_flops(pace.MODEL, training.optimizer, pace._likely_execution(training).dtype)
-    flops = pace.flops_per_token(pace.MODEL, training.sequence_length, training.tokens_per_update, in_update)
-    return times * USUAL.seconds_per_token(flops, pace.MODEL.num_layers)
+    each = times if len(times) > 1 else times * len(pace.MODELS)
+    return [factor * seconds_per_token(USUAL, model, training) for factor, model in zip(each, pace.MODELS, strict=True)]
+
+
+def seconds_per_token(of: Pace, model: ModelConfig, training: TrainingConfig) -> float:
+    in_update = pace.update_flops(model, training.optimizer, pace._likely_execution(training).dtype)
+    flops = pace.flops_per_token(model, training.sequence_length, training.tokens_per_update, in_update)
+    return of.seconds_per_token(flops, model.num_layers)
 
 
 def configured(**changes: Any) -> Config:
@@ -43,34 +50,49 @@ def configured(**changes: Any) -> Config:
 
 
 @pytest.mark.parametrize("times", [0.2, 1.0, 1.1])
-def test_updates_that_are_fast_enough_change_nothing(times: float, measured: list[UpdateTime | None]) -> None:
-    measured.append(UpdateTime(slower(times)))
+def test_updates_that_are_fast_enough_change_nothing(times: float, measured: list[UpdateTimes | None]) -> None:
+    measured.append(UpdateTimes(slower(times)))
     assert machine_pace(Config()) == USUAL
     assert machine_pace(Config(), 4) == usual_pace(4 * PEAK), "what is remembered serves several processes too"
 
 
-def test_slow_updates_slow_every_expectation_down(measured: list[UpdateTime | None]) -> None:
-    measured.append(UpdateTime(slower(3.0)))
+def test_slow_updates_slow_every_expectation_down(measured: list[UpdateTimes | None]) -> None:
+    measured.append(UpdateTimes(slower(3.0)))
     found = machine_pace(Config())
     assert found == Pace(pytest.approx(3 * USUAL.per_flop), pytest.approx(3 * USUAL.per_layer))
 
 
-def test_what_was_measured_is_remembered_until_it_is_asked_for_again(measured: list[UpdateTime | None]) -> None:
-    measured += [UpdateTime(slower(2.0)), UpdateTime(slower(4.0))]
+def test_a_pace_is_fitted_to_both_networks(measured: list[UpdateTimes | None]) -> None:
+    """Where the peak is far above what networks reach, wide ones may lose more than small ones, or less."""
+    seconds = slower(2.5, 1.5)
+    measured.append(UpdateTimes(seconds))
+    found, training = machine_pace(Config()), pace._small_batches(Config().training)
+    assert [seconds_per_token(found, model, training) for model in pace.MODELS] == pytest.approx(seconds)
+
+
+def test_no_expectation_is_sped_up_where_another_is_slowed_down(measured: list[UpdateTimes | None]) -> None:
+    measured.append(UpdateTimes(slower(2.0, 0.5)))
+    found, training = machine_pace(Config()), pace._small_batches(Config().training)
+    small, wide = (seconds_per_token(found, model, training) for model in pace.MODELS)
+    assert [small, wide] == pytest.approx(slower(2.0, 1.0))
+
+
+def test_what_was_measured_is_remembered_until_it_is_asked_for_again(measured: list[UpdateTimes | None]) -> None:
+    measured += [UpdateTimes(slower(2.0)), UpdateTimes(slower(4.0))]
     first = machine_pace(Config())
     assert machine_pace(Config()) == first
     again = machine_pace(configured(run__measure_again=True))
     assert again == machine_pace(Config()) != first
 
 
-def test_what_other_programs_disturbed_counts_for_nothing(measured: list[UpdateTime | None]) -> None:
-    measured += [None, None, UpdateTime(slower(2.0))]
+def test_what_other_programs_disturbed_counts_for_nothing(measured: list[UpdateTimes | None]) -> None:
+    measured += [None, None, UpdateTimes(slower(2.0))]
     assert machine_pace(Config()) == machine_pace(Config()) == USUAL
     assert machine_pace(Config()) != USUAL, "nothing was remembered"
 
 
-def test_the_way_to_compute_that_is_given_is_the_one_that_is_measured(measured: list[UpdateTime | None]) -> None:
-    measured += [UpdateTime(slower(2.0)), UpdateTime(slower(9.0))]
+def test_the_way_to_compute_that_is_given_is_the_one_that_is_measured(measured: list[UpdateTimes | None]) -> None:
+    measured += [UpdateTimes(slower(2.0)), UpdateTimes(slower(9.0))]
     machine_pace(Config())
     slow = machine_pace(configured(training__engine="torch", training__precision="float32"))
     assert slow.per_flop > 5 * USUAL.per_flop
@@ -78,7 +100,7 @@ def test_the_way_to_compute_that_is_given_is_the_one_that_is_measured(measured: 
 
 @pytest.mark.parametrize("case", ["several processes", "a memory budget", "no memory"])
 def test_nothing_is_measured_where_that_would_be_wrong(
-    case: str, measured: list[UpdateTime | None], monkeypatch: pytest.MonkeyPatch
+    case: str, measured: list[UpdateTimes | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case == "no memory":
         monkeypatch.setattr(pace, "available_memory_bytes", lambda: 10_000_000)
@@ -94,4 +116,8 @@ def test_real_updates_are_timed_on_a_quiet_machine(is_disturbed: bool, monkeypat
     training = pace._small_batches(Config().training)
     execution = pace._likely_execution(training)
     found = pace._measure_updates.__wrapped__(execution, training.optimizer, 8)
-    assert found is None if is_disturbed else found is not None and 1e-8 < found.seconds_per_token < 1e-2
+    assert (
+        found is None
+        if is_disturbed
+        else found is not None and all(1e-8 < each < 1e-2 for each in found.seconds_per_token)
+    )

@@ -8,6 +8,11 @@
 #include <mutex>
 #include <vector>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "network.h"
 #include "pool.h"
 
@@ -15,7 +20,7 @@
 
 extern const Instructions instructions_baseline;
 #if defined(__x86_64__)
-extern const Instructions instructions_avx2, instructions_avx512, instructions_avx512bf16;
+extern const Instructions instructions_avx2, instructions_avx512, instructions_avx512bf16, instructions_amx;
 #endif
 
 namespace {
@@ -25,6 +30,18 @@ struct Choice {
     const Instructions* instructions;
 };
 
+// Whether the processor has registers for matrices, and the system lets this process use them, which it has to be asked.
+bool may_use_amx() {
+#if defined(__x86_64__) && defined(__linux__)
+    constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    static const bool may = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+                            !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+    return may;
+#else
+    return false;
+#endif
+}
+
 // The instruction sets of this build that this processor has, the best first.
 std::vector<Choice> available() {
     std::vector<Choice> found;
@@ -33,7 +50,9 @@ std::vector<Choice> available() {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (avx512 && __builtin_cpu_supports("avx512bf16")) found.push_back({"avx512bf16", &instructions_avx512bf16});
+    const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+    if (avx512bf16 && may_use_amx()) found.push_back({"amx", &instructions_amx});
+    if (avx512bf16) found.push_back({"avx512bf16", &instructions_avx512bf16});
     if (avx512) found.push_back({"avx512", &instructions_avx512});
     if (avx2) found.push_back({"avx2", &instructions_avx2});
 #endif

@@ -25,9 +25,9 @@ struct Arena {
     // What products of numbers of type E need, with sums of up to `most_k` terms.
     template <class E> Workspace workspace(long most_k) {
         return {
-            take<uint32_t>(PACKED_WORDS + PANEL * words<E>(most_k)),
-            take<uint32_t>(PACKED_ROWS * words<E>(most_k)),
-            take<float>(TILE_ROWS * STRIP_STRIDE),
+            take<uint32_t>(PACKED_WORDS + PANEL * Tiles<E>::packed_words(most_k)),
+            take<uint32_t>(Tiles<E>::row_words(most_k)),
+            take<float>(Tiles<E>::ROWS * STRIP_STRIDE),
         };
     }
 };

@@ -58,7 +58,7 @@ public:
 
 private:
     static constexpr bool ROUNDS = PER_WORD<E> > 1;  // whether products take numbers that are rounded first
-    static constexpr long BLOCK = 56 / TILE_ROWS * TILE_ROWS;  // most rows of a block of a symmetric matrix
+    static constexpr long BLOCK = 64 / Tiles<E>::ROWS * Tiles<E>::ROWS;  // most rows of a block of a symmetric matrix
     static constexpr float NORM_MARGIN = 1.02f;  // for what rounding takes off the estimate of the largest value
 
     template <class T> static void swap(T& one, T& other) {

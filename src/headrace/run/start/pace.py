@@ -1,8 +1,8 @@
 """The pace at which this machine trains: what its peak lets expect, or less where a few updates show that it is slower.
 
-The usual share of the peak was found on one kind of machine, and others lose more beside the products. So a small
-network takes some updates once, in the way that the configuration allows, and every expectation is slowed down by what
-they took longer than expected. It is never sped up.
+The usual share of the peak was found on one kind of machine, and others lose more beside the products. So a small and
+a wider network take some updates once, in the way that the configuration allows; where one of them is slower than
+expected, the pace is fitted to both. An expectation is never sped up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.machine.peak import measure_peak_flops
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.native.library import ABI, instructions
-from headrace.perf.pace import Pace, flops_per_token, usual_pace
+from headrace.perf.pace import Pace, fit_pace, flops_per_token, usual_pace
 from headrace.run.config import Config
 from headrace.run.environment import known_rates
 from headrace.run.execution.store import Remembered
@@ -41,10 +41,10 @@ from headrace.training.ways.alternatives import likely_fastest_first, native_way
 QUICK_PEAK_S = 0.2
 """Seconds that measuring the peak takes where it is not remembered: a choice among shapes need not be exact."""
 UPDATES_S = 0.3
-"""Seconds of updates, after the first one, that are timed where their time is not remembered."""
-MODEL = ModelConfig(d_model=96, num_layers=4, vocab_size=1536, context=256)
-"""The network that takes these updates: as small as one that is chosen for a minute. Its vocabulary has as many tokens
-as the updates of such a run compare (`training.sampled_tokens`)."""
+"""Seconds of updates of each network, after the first one, that are timed where their times are not remembered."""
+MODELS = tuple(ModelConfig(d_model=width, num_layers=4, vocab_size=1536, context=256) for width in (96, 256))
+"""The networks that take these updates: as small as one that is chosen for a minute, and as wide as one for an hour.
+Their vocabulary has as many tokens as the updates of such runs compare (`training.sampled_tokens`)."""
 SEQUENCES_PER_THREAD, LEAST_SEQUENCES = 2, 8
 """Sequences of the batch of these updates."""
 NEEDED_BYTES = 1 << 30
@@ -54,28 +54,33 @@ MEASURING_ERROR = 1.15
 
 
 @dataclass(frozen=True)
-class UpdateTime:
-    """The time of updates of the small network, for each token."""
+class UpdateTimes:
+    """The times of updates of `MODELS`, for each token."""
 
-    seconds_per_token: float
+    seconds_per_token: list[float]
 
 
 def machine_pace(config: Config, num_processes: int = 1) -> Pace:
     """Return the pace at which processes like this one should train as a configuration says.
 
-    The peak and the time of updates are remembered, or measured in about a second.
+    The peak and the times of updates are remembered, or measured in about a second.
     """
     peak = _peak_flops()
     usual = usual_pace(num_processes * peak)
     training = _small_batches(config.training)
     execution = _likely_execution(training)
-    measured = _update_time(config, training, execution, num_processes)
-    if measured is None:
+    found = _update_times(config, training, execution, num_processes)
+    if found is None:
         return usual
-    in_update = update_flops(MODEL, training.optimizer, execution.dtype)
-    flops = flops_per_token(MODEL, training.sequence_length, training.tokens_per_update, in_update)
-    times = measured.seconds_per_token / usual_pace(peak).seconds_per_token(flops, MODEL.num_layers)
-    return usual.slowed(times) if times > MEASURING_ERROR else usual
+    measured, is_slow = [], False
+    for model, seconds in zip(MODELS, found.seconds_per_token, strict=True):
+        in_update = update_flops(model, training.optimizer, execution.dtype)
+        flops = flops_per_token(model, training.sequence_length, training.tokens_per_update, in_update)
+        expected = usual_pace(peak).seconds_per_token(flops, model.num_layers)
+        is_slow = is_slow or seconds > MEASURING_ERROR * expected
+        measured.append((flops, model.num_layers, max(seconds, expected)))
+    fitted = fit_pace(measured)
+    return Pace(fitted.per_flop / num_processes, fitted.per_layer) if is_slow else usual
 
 
 def _peak_flops() -> float:
@@ -91,10 +96,10 @@ def _quick_peak() -> float:
     return max(measure_peak_flops(dtype, QUICK_PEAK_S) for dtype in PRECISIONS.values())
 
 
-def _update_time(
+def _update_times(
     config: Config, training: TrainingConfig, execution: Execution, num_processes: int
-) -> UpdateTime | None:
-    """Return the time of updates that is remembered, or measure it; None where it is not known.
+) -> UpdateTimes | None:
+    """Return the times of updates that are remembered, or measure them; None where they are not known.
 
     Of several processes none measures, as they are not bound to their cores yet, and others would be idle. With a
     memory budget nothing is measured either: what that takes would count.
@@ -102,11 +107,11 @@ def _update_time(
     depends_on = {
         "machine": find_hardware().fingerprint,
         "native": [ABI, instructions()],
-        "model": MODEL.shape(),
+        "models": [model.shape() for model in MODELS],
         "update": [training.optimizer, training.batch_size, training.sequence_length],
         "execution": asdict(execution),
     }
-    place = Remembered(UpdateTime, "update-times", depends_on)
+    place = Remembered(UpdateTimes, "update-times", depends_on)
     found = None if config.run.measure_again else place.read()
     may_measure = num_processes == 1 and not config.training.memory_budget
     if found is None and may_measure and available_memory_bytes() > NEEDED_BYTES:
@@ -118,20 +123,27 @@ def _update_time(
 
 
 @functools.cache
-def _measure_updates(execution: Execution, optimizer: Literal["muon", "adamw"], batch_size: int) -> UpdateTime | None:
-    """Time updates, once in a process; the fastest counts. Return None where other programs took the processor."""
-    training = TrainingConfig(optimizer=optimizer, batch_size=batch_size, max_length=MODEL.context)
-    network = build(MODEL).to(best_device())
-    step = TrainStep(Replica(network), Optimizer(network, training), execution, training.gradient_clip)
-    tokens = np.random.default_rng(0).integers(0, MODEL.vocab_size, (batch_size, MODEL.context + 1))
-    batch = Batch(0, tokens[:, :-1], tokens[:, 1:])
-    step(batch, 1.0)  # makes the state of the optimizer, and starts threads
-    before, taken = ProcessorTime.now(), [_time(step, batch)]
-    while sum(taken) < UPDATES_S:
-        taken.append(_time(step, batch))
+def _measure_updates(execution: Execution, optimizer: Literal["muon", "adamw"], batch_size: int) -> UpdateTimes | None:
+    """Time updates of `MODELS`, once in a process; the fastest of each count. None where other programs took part."""
+    training = TrainingConfig(optimizer=optimizer, batch_size=batch_size, max_length=MODELS[0].context)
+    before = ProcessorTime.now()
+    fastest = [_fastest_update(model, training, execution) for model in MODELS]
     if is_disturbed(ProcessorTime.now().taken_percent_since(before)):
         return None
-    return UpdateTime(min(taken) / training.tokens_per_update)
+    return UpdateTimes([seconds / training.tokens_per_update for seconds in fastest])
+
+
+def _fastest_update(model: ModelConfig, training: TrainingConfig, execution: Execution) -> float:
+    """Return the seconds of the fastest of some updates of a network."""
+    network = build(model).to(best_device())
+    step = TrainStep(Replica(network), Optimizer(network, training), execution, training.gradient_clip)
+    tokens = np.random.default_rng(0).integers(0, model.vocab_size, (training.batch_size, model.context + 1))
+    batch = Batch(0, tokens[:, :-1], tokens[:, 1:])
+    step(batch, 1.0)  # makes the state of the optimizer, and starts threads
+    taken = [_time(step, batch)]
+    while sum(taken) < UPDATES_S:
+        taken.append(_time(step, batch))
+    return min(taken)
 
 
 def _time(step: TrainStep, batch: Batch) -> float:
@@ -141,15 +153,15 @@ def _time(step: TrainStep, batch: Batch) -> float:
 
 
 def _small_batches(training: TrainingConfig) -> TrainingConfig:
-    """Return how the small network is trained: as a configuration says, but in batches that suit it."""
+    """Return how `MODELS` are trained: as a configuration says, but in batches that suit them."""
     num_sequences = max(LEAST_SEQUENCES, SEQUENCES_PER_THREAD * torch.get_num_threads())
-    small = {"batch_size": num_sequences, "max_length": MODEL.context, "micro_batch_size": 0, "memory_budget": None}
+    small = {"batch_size": num_sequences, "max_length": MODELS[0].context, "micro_batch_size": 0, "memory_budget": None}
     return training.model_copy(update=small)
 
 
 def _likely_execution(training: TrainingConfig) -> Execution:
     """Return the way to compute updates that is likely to be the fastest, of those that a configuration allows."""
     plain = plainest(training, training.batch_size, memory_limit=None)
-    if training.engine == "torch" or why_not_native(MODEL, training):
+    if training.engine == "torch" or why_not_native(MODELS[0], training):
         return plain
     return likely_fastest_first(native_ways(plain, training, training.batch_size))[0]
