@@ -9,6 +9,7 @@
 #include <vector>
 
 #if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -31,11 +32,16 @@ struct Choice {
 };
 
 // Whether the processor has registers for matrices, and the system lets this process use them, which it has to be asked.
+// Clang before 18 knows no names of these features, so the processor is asked by their bits.
 bool may_use_amx() {
 #if defined(__x86_64__) && defined(__linux__)
     constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    static const bool may = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-                            !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+    constexpr unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24;
+    static const bool may = [] {
+        unsigned a, b, c, features;
+        return __get_cpuid_count(7, 0, &a, &b, &c, &features) && features & AMX_BF16 && features & AMX_TILE &&
+               !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+    }();
     return may;
 #else
     return false;
