@@ -12,6 +12,7 @@ import pytest
 from headrace.data.prepare import prepare
 from headrace.instruments import prediction
 from headrace.instruments import rehearsal as rehearse
+from headrace.instruments.known_corpus import complete_from_corpus
 from headrace.instruments.prediction_worker import predict_apart
 from headrace.instruments.rehearsal import _quick_depths
 from headrace.machine.measure import Measurements
@@ -97,8 +98,18 @@ def test_evaluations_take_the_time_of_all_tokens_where_updates_compare_some(tmp_
         )
         for logits in (None, 1024)
     ]
-    assert seconds[0][1] == pytest.approx(1.0 * 0.05 * 10**6 / config.training.tokens_per_update)
+    assert seconds[0][1] == pytest.approx(1.0 * 10**6 / config.training.tokens_per_update)
     assert seconds[1][1] > 2 * seconds[0][1]
+
+
+def test_the_text_to_evaluate_on_is_a_share_of_the_corpus_or_its_own_files(tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    assert complete_from_corpus(config, []).validation_tokens == pytest.approx(0.05 * 20_000, rel=0.01)
+    (tmp_path / "validation.txt").write_text(make_text(5_000))
+    config.data.validation_sources = [str(tmp_path / "validation.txt")]
+    assert complete_from_corpus(config, []).validation_tokens == pytest.approx(5_000, rel=0.01)
+    prepare(config.data.sources, "byte")
+    assert complete_from_corpus(config, []).validation_tokens == pytest.approx(5_000, rel=0.01), "tokenised"
 
 
 def test_what_is_chosen_for_a_time_limit_is_said_and_a_small_text_ends_before_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from headrace.data.cache.cache import Cache
 from headrace.data.cache.open import default_cache_dir
 from headrace.data.config import DataConfig
 from headrace.data.corpus.segments import divide_corpus
-from headrace.data.corpus.sources import Source
+from headrace.data.corpus.sources import Source, as_sources
 from headrace.data.loader import Loader
 from headrace.data.tokens.tokenizers import Tokenizer
 from headrace.run.config import Config
@@ -28,6 +28,8 @@ class KnownCorpus:
 
     num_bytes: int
     tokens: int
+    validation_tokens: float
+    """Tokens of the text that is evaluated on: a part of these, or other files."""
     cache: Cache | None
     """None if it is not tokenised yet."""
 
@@ -47,11 +49,13 @@ def complete_from_corpus(config: Config, assumptions: list[str]) -> KnownCorpus:
             assumptions.append(f"a vocabulary of {model.vocab_size:,} tokens: the tokenizer is not there yet")
     model.context = model.context or config.training.sequence_length
     if cache is not None:
-        return KnownCorpus(cache.num_bytes, cache.num_tokens, cache)
-    num_bytes = sum(segment.nbytes for segment in divide_corpus(sources))
+        in_validation = _validation_tokens(data, cache.num_tokens, cache.num_bytes / cache.num_tokens)
+        return KnownCorpus(cache.num_bytes, cache.num_tokens, in_validation, cache)
+    num_bytes = _num_bytes(sources)
     per_token = 1.0 if spec in ("byte", "char") else ASSUMED_BYTES_PER_TOKEN
     assumptions.append(f"{per_token:g} bytes per token, and no waiting for batches: the corpus is not tokenised yet")
-    return KnownCorpus(num_bytes, int(num_bytes / per_token), None)
+    tokens = int(num_bytes / per_token)
+    return KnownCorpus(num_bytes, tokens, _validation_tokens(data, tokens, per_token), None)
 
 
 def time_loader(config: Config, cache: Cache) -> float:
@@ -65,6 +69,17 @@ def time_loader(config: Config, cache: Cache) -> float:
         for _ in range(TIMED_BATCHES):
             next(loader)
         return (time.perf_counter() - began) / TIMED_BATCHES / max(1, data.num_workers)
+
+
+def _validation_tokens(data: DataConfig, tokens: int, bytes_per_token: float) -> float:
+    """Return the tokens to evaluate on: those of validation files where there are some, else a share of `tokens`."""
+    if not data.validation_sources:
+        return data.validation_fraction * tokens
+    return _num_bytes(data.apply_options(as_sources(list(data.validation_sources)))) / bytes_per_token
+
+
+def _num_bytes(sources: list[Source]) -> int:
+    return sum(segment.nbytes for segment in divide_corpus(sources))
 
 
 def _finished_cache(sources: list[Source], tokenizer: str | Tokenizer, data: DataConfig) -> Cache | None:

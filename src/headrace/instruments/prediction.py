@@ -76,7 +76,7 @@ def predict_run(config: Config) -> Plan:
     data_s = None if corpus.cache is None else time_loader(config, corpus.cache)
     if step_s is not None and data_s is not None:
         step_s = max(step_s, data_s)
-    evaluation_s, whole_s = _evaluation_seconds(config, seconds, work.counts, corpus.tokens)
+    evaluation_s, whole_s = _evaluation_seconds(config, seconds, work.counts, corpus.validation_tokens)
     total_s, total_steps = _total(config, step_s, evaluation_s, whole_s, steps_per_epoch)
     if saves_before_end(training, total_s or math.inf, total_steps or math.inf):
         memory = with_snapshot(memory, training.memory_budget or free)
@@ -130,9 +130,9 @@ def _left_out(config: Config, machine: Machine) -> Iterator[str]:
 
 
 def _evaluation_seconds(
-    config: Config, seconds: dict[str, float] | None, in_update: Counts, corpus_tokens: int
+    config: Config, seconds: dict[str, float] | None, in_update: Counts, validation_tokens: float
 ) -> tuple[float | None, float]:
-    """Return the seconds of an evaluation, and of one on the whole part: a third of forward and backward per token.
+    """Return the seconds of an evaluation, and of one on all such text: a third of forward and backward per token.
 
     An evaluation compares all tokens of the vocabulary, where an update may compare a part of them.
     """
@@ -142,9 +142,8 @@ def _evaluation_seconds(
     all_flops = count(config.model, training.mean_window).training_flops_per_token
     token_s = seconds["forward and backward"] / 3 / training.tokens_per_update
     token_s *= all_flops / in_update.training_flops_per_token
-    part = config.data.validation_fraction * corpus_tokens
     wanted = MOST_TOKENS if training.evaluation_tokens == "auto" else training.evaluation_tokens
-    return token_s * min(part, wanted or part), token_s * part
+    return token_s * min(validation_tokens, wanted or validation_tokens), token_s * validation_tokens
 
 
 def _rehearse(

@@ -141,6 +141,27 @@ def test_an_interrupted_build_goes_on(tmp_path: Path) -> None:
     assert contents(tmp_path / "cache") == contents(tmp_path / "clean")
 
 
+def test_what_unfinished_builds_made_goes_like_an_old_version(tmp_path: Path) -> None:
+    file, out = tmp_path / "a.txt", tmp_path / "cache"
+
+    def shards() -> set[str]:
+        return {path.stem for path in (out / "shards").iterdir()}
+
+    for seed in (1, 2):
+        file.write_text(make_text(100_000, seed=seed))
+        cache = open_or_create(as_sources(file), "byte", out)
+        with Builder(cache, num_workers=1):
+            cache.require([3])
+    unfinished = shards()
+    file.write_text(make_text(100_000, seed=3))
+    cache, _ = prepare([file], out, "byte")
+    assert len(unfinished) >= 2 and set(cache.retired) == unfinished  # somebody may read them still
+    file.write_text(make_text(100_000, seed=4))
+    cache, _ = prepare([file], out, "byte")
+    assert shards() == set(cache.unique_shards()) | set(cache.retired)
+    assert not unfinished & shards()
+
+
 def build_in_child(source: Path, out: Path) -> None:
     hr.prepare([source], tokenizer="bpe:500", out=out)
 

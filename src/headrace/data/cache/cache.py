@@ -53,7 +53,7 @@ class Cache:
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self.retired: list[str] = []
-        """Shards that only the previous version of the corpus needed."""
+        """Shards that only the previous version of the corpus needed, or builds since then that never finished."""
         self.layout: Layout | None = None
         """How the list of files was divided into segments; None where all files are on this disk."""
         self.skipped: Counter[str] = Counter()

@@ -75,7 +75,10 @@ def open_or_create(
     cache.skipped, cache.layout = skipped, layout
     cache.text, cache.selection = text, selection.facts
     cache.duplicates = None if previous is None else previous.duplicates
+    cache.retired = [] if previous is None else previous.retired
     if previous is None or not previous.is_same(cache):
+        if previous is not None:  # what was made for it goes once another version is sealed, finished or not
+            cache.retired = sorted({*previous.retired, *previous.unique_shards()})
         cache.shards.make()
         cache.save_tokenizer()
         cache.save(PARTIAL)

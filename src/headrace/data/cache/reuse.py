@@ -68,10 +68,12 @@ class Reuse:
         return KnownTokens(tokens, inside - start, Counter(parts[number].noticed))
 
     def retire(self) -> list[str]:
-        """Record the shards that only the previous version needs, which may be in use; return older ones to remove."""
-        if self._old is None:
-            return []
-        current = self._cache.unique_shards()
-        before = self._old.unique_shards()
-        self._cache.retired = sorted(before.keys() - current.keys())
-        return sorted(set(self._old.retired) - current.keys() - before.keys())
+        """Record the shards that only earlier builds need, which may be in use; return older ones to remove.
+
+        Earlier builds are the previous version of the corpus, and those since then that never finished.
+        """
+        current = self._cache.unique_shards().keys()
+        before = self._old.unique_shards().keys() if self._old else set()
+        older = set(self._old.retired) - current - before if self._old else set()
+        self._cache.retired = sorted((before | set(self._cache.retired)) - current - older)
+        return sorted(older)
