@@ -27,6 +27,21 @@ class Pace:
         """Return the seconds that a network takes for a token, with these FLOPs per token."""
         return self.per_flop * flops + self.per_layer * num_layers
 
+    def slowed_to(self, small: tuple[float, int, float], wide: tuple[float, int, float]) -> Pace:
+        """Return this pace slowed down so that two networks of equal depth are not expected to be faster than they are.
+
+        `small`, `wide`: the FLOPs per token, layers and seconds per token of each. Neither part of the pace gets faster:
+        what the small network loses more than the wide one is overhead of its layers.
+
+        >>> slow = Pace(per_flop=1e-11, per_layer=2e-6).slowed_to((1e6, 4, 4.6e-5), (5e6, 4, 1.26e-4))
+        >>> round(slow.per_flop * 1e11, 6), round(slow.per_layer * 1e6, 6)
+        (2.0, 6.5)
+        """
+        slope = (wide[2] - small[2]) / (wide[0] - small[0])
+        per_flop = max(self.per_flop, slope)
+        overheads = [(seconds - per_flop * flops) / num_layers for flops, num_layers, seconds in (small, wide)]
+        return Pace(per_flop, max(self.per_layer, *overheads))
+
 
 USEFUL_EPOCHS = 13.0
 """Passes over a text up to which batches grow with the tokens of a run: text that comes round wants small ones."""

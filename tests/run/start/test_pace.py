@@ -70,11 +70,28 @@ def test_a_pace_is_fitted_to_both_networks(measured: list[UpdateTimes | None]) -
     assert [seconds_per_token(found, model, training) for model in pace.MODELS] == pytest.approx(seconds)
 
 
-def test_no_expectation_is_sped_up_where_another_is_slowed_down(measured: list[UpdateTimes | None]) -> None:
-    measured.append(UpdateTimes(slower(2.0, 0.5)))
-    found, training = machine_pace(Config()), pace._small_batches(Config().training)
-    small, wide = (seconds_per_token(found, model, training) for model in pace.MODELS)
-    assert [small, wide] == pytest.approx(slower(2.0, 1.0))
+@pytest.mark.parametrize("times", [(2.0, 0.5), (4.0, 1.0), (9.0, 1.0), (1.0, 8.0), (0.5, 1.2)], ids=str)
+@pytest.mark.parametrize("peak", [1e10, 1e12, 3e12])
+def test_nothing_is_expected_to_be_faster_than_usual_or_measured(
+    times: tuple[float, float], peak: float, measured: list[UpdateTimes | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "_peak_flops", lambda: peak)
+    usual, training = usual_pace(peak), pace._small_batches(Config().training)
+    expected = [seconds_per_token(usual, model, training) for model in pace.MODELS]
+    seconds = [factor * each for factor, each in zip(times, expected, strict=True)]
+    measured.append(UpdateTimes(seconds))
+    found = machine_pace(Config())
+    assert found != usual
+    assert found.per_flop >= usual.per_flop and found.per_layer >= usual.per_layer
+    for model, each in zip(pace.MODELS, seconds, strict=True):
+        assert seconds_per_token(found, model, training) >= 0.999 * each
+
+
+def test_processes_share_the_tokens_of_a_slow_machine(measured: list[UpdateTimes | None]) -> None:
+    measured.append(UpdateTimes(slower(8.0)))
+    alone = machine_pace(Config())
+    assert machine_pace(Config(), 2) == Pace(alone.per_flop / 2, alone.per_layer / 2)
+    assert machine_pace(Config(), 1000).per_layer == USUAL.per_layer
 
 
 def test_what_was_measured_is_remembered_until_it_is_asked_for_again(measured: list[UpdateTimes | None]) -> None:

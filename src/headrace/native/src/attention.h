@@ -19,6 +19,12 @@ template <class E> struct Attention {
 
     float scale() const { return 1 / sqrtf(float(width)); }
 
+    // Clears what lies behind an odd number of keys in the row's last word: a product takes it times zero, and it may be
+    // a NaN that another block left there.
+    static INLINE void end_row(E* row, long keys) {
+        if (keys % PER_WORD<E>) store(row[keys], 0);
+    }
+
     // Calls use(first query, number of queries, first key, number of keys) for each block.
     template <class Use> void for_blocks(const Use& use) const {
         for (long q = 0; q < length; q += QUERY_BLOCK) {
@@ -58,6 +64,7 @@ template <class E> struct Attention {
                     store(to[j], p);
                 }
                 for (long j = end; j < keys; j++) store(to[j], 0);
+                end_row(to, keys);
                 inverse[i] = 1 / sum;
                 log_sums[(q + i) * log_stride] = most + logf(sum);
             }
@@ -106,6 +113,7 @@ template <class E> struct Attention {
                     const float offset = along[row];
 #pragma GCC ivdep
                     for (long j = 0; j < count; j++) store(to[j], load(p[j]) * (strip[j] - offset) * factor);
+                    end_row(score_grads.row(row), keys);
                 }
             );
             product<E, false, false>(

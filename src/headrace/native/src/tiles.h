@@ -126,6 +126,7 @@ struct MatrixTiles {
             else
                 copy_rest(words<bfloat16>(num_k) - num_whole, height, packed);
             const Shapes shapes(height);
+            __asm__ volatile("" ::"r"(&shapes) : "memory");  // GCC before 14 believes that only 8 bytes of it are read
             _tile_loadconfig(&shapes);
         }
         ~Left() { _tile_release(); }

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from headrace.machine.contention import ProcessorTime, is_disturbed
 from headrace.machine.hardware import find_hardware
+from headrace.native.library import ABI, instructions
 from headrace.run.config import Config
 from headrace.run.execution.store import Remembered
 from headrace.stages import Stage
@@ -38,7 +39,7 @@ class ChosenExecution:
 
 
 def remembered_execution(config: Config, search: Search) -> Remembered[ChosenExecution]:
-    """Return the place of a choice: of a machine, its torch, a network, a batch, and the ways there are to choose from.
+    """Return the place of a choice: of a machine, its torch and native library, a network, a batch, and the ways.
 
     Threads, memory limits and what the configuration sets are in the ways.
     """
@@ -48,6 +49,7 @@ def remembered_execution(config: Config, search: Search) -> Remembered[ChosenExe
         "executions",
         {
             "machine": find_hardware().fingerprint,
+            "native": [ABI, instructions()],
             "model": config.model.shape(),
             "batch": [training.batch_size, training.sequence_length, config.data.packing, training.memory_budget],
             "pieces": training.pieces,

@@ -2,7 +2,7 @@
 
 The usual share of the peak was found on one kind of machine, and others lose more beside the products. So a small and
 a wider network take some updates once, in the way that the configuration allows; where one of them is slower than
-expected, the pace is fitted to both. An expectation is never sped up.
+expected, the pace is slowed down to what they show. An expectation is never sped up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.machine.peak import measure_peak_flops
 from headrace.models.config import ModelConfig
 from headrace.models.network import build
 from headrace.native.library import ABI, instructions
-from headrace.perf.pace import Pace, fit_pace, flops_per_token, usual_pace
+from headrace.perf.pace import Pace, flops_per_token, usual_pace
 from headrace.run.config import Config
 from headrace.run.environment import known_rates
 from headrace.run.execution.store import Remembered
@@ -47,8 +47,8 @@ MODELS = tuple(ModelConfig(d_model=width, num_layers=4, vocab_size=1536, context
 Their vocabulary has as many tokens as the updates of such runs compare (`training.sampled_tokens`)."""
 SEQUENCES_PER_THREAD, LEAST_SEQUENCES = 2, 8
 """Sequences of the batch of these updates."""
-NEEDED_BYTES = 1 << 30
-"""Free memory without which nothing is measured, and more than the updates take."""
+SEQUENCE_BYTES = 128 << 20
+"""Free memory for each of these sequences without which nothing is measured, and more than the updates take."""
 MEASURING_ERROR = 1.15
 """Factor by which a quick measurement may be wrong: updates that are slower by less count as fast enough."""
 
@@ -72,15 +72,18 @@ def machine_pace(config: Config, num_processes: int = 1) -> Pace:
     found = _update_times(config, training, execution, num_processes)
     if found is None:
         return usual
-    measured, is_slow = [], False
+    of_one, measured, is_slow = usual_pace(peak), [], False
     for model, seconds in zip(MODELS, found.seconds_per_token, strict=True):
         in_update = update_flops(model, training.optimizer, execution.dtype)
         flops = flops_per_token(model, training.sequence_length, training.tokens_per_update, in_update)
-        expected = usual_pace(peak).seconds_per_token(flops, model.num_layers)
+        expected = of_one.seconds_per_token(flops, model.num_layers)
         is_slow = is_slow or seconds > MEASURING_ERROR * expected
         measured.append((flops, model.num_layers, max(seconds, expected)))
-    fitted = fit_pace(measured)
-    return Pace(fitted.per_flop / num_processes, fitted.per_layer) if is_slow else usual
+    if not is_slow:
+        return usual
+    slow = of_one.slowed_to(*measured)
+    # Each process computes its share of the tokens.
+    return Pace(slow.per_flop / num_processes, max(slow.per_layer / num_processes, usual.per_layer))
 
 
 def _peak_flops() -> float:
@@ -114,7 +117,7 @@ def _update_times(
     place = Remembered(UpdateTimes, "update-times", depends_on)
     found = None if config.run.measure_again else place.read()
     may_measure = num_processes == 1 and not config.training.memory_budget
-    if found is None and may_measure and available_memory_bytes() > NEEDED_BYTES:
+    if found is None and may_measure and available_memory_bytes() > training.batch_size * SEQUENCE_BYTES:
         found = _measure_updates(execution, training.optimizer, training.batch_size)
         release_freed_memory()
         if found is not None:
