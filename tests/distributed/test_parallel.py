@@ -152,10 +152,12 @@ def assert_same_checkpoints(one: Path, two: Path) -> None:
 
 
 def test_each_process_keeps_its_piece_of_the_state(corpus: Path, tmp_path: Path) -> None:
-    """And the files of a checkpoint are those of a process alone, whose model is an average of weights."""
-    averaged = {"training.max_steps": 3, "training.evaluate_every": 3, "training.average": 0.5}
-    values = settings(corpus, tmp_path / "alone", **averaged)
+    """And the files of a checkpoint are those of a process alone, whose model is an average, or calibrated."""
+    short = {"training.max_steps": 3, "training.evaluate_every": 3}
+    values = settings(corpus, tmp_path / "alone", **short, **{"training.average": 0.5})
     train(values)
+    calibrated = settings(corpus, tmp_path / "calibrated", **short, **{"training.calibrate": True})
+    train(calibrated)
     longer = {"training.max_steps": 6, "run.resume": True}
     cases = []
     for sharding in SHARDINGS:
@@ -163,9 +165,12 @@ def test_each_process_keeps_its_piece_of_the_state(corpus: Path, tmp_path: Path)
         for name, changes in ((sharding, {}), (f"longer-{sharding}", longer)):
             changed = {**values, **changes, "run.out": str(tmp_path / name), "run.sharding": sharding}
             cases.append({"settings": changed, "stop_at": None})
+        together = {**calibrated, "run.out": str(tmp_path / f"calibrated-{sharding}"), "run.sharding": sharding}
+        cases.append({"settings": together, "stop_at": None})
     train_together(2, cases, tmp_path)
     for sharding in SHARDINGS:
         assert_same_checkpoints(tmp_path / "alone", tmp_path / sharding)
+        assert_same_checkpoints(tmp_path / "calibrated", tmp_path / f"calibrated-{sharding}")
     sizes = [json.loads((tmp_path / "fsdp" / f"state-bytes-{rank}.json").read_text()) for rank in (0, 1)]
     alone = load_file(tmp_path / "alone" / "checkpoints" / "last" / "optimizer.safetensors")
     train({**values, **longer})

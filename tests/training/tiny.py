@@ -32,6 +32,9 @@ class Nothing:
     def measure(self, seconds: float) -> EvaluationCosts:
         return EvaluationCosts()
 
+    def calibrate(self, num_tokens: int, window: int) -> None:
+        pass
+
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         return Findings()
 

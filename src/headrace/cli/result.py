@@ -103,6 +103,11 @@ def _learned(run: Run) -> list[tuple[str, str]]:
         rows.append(("validation loss", f"{run.validation_loss:.4f}{bits}{_validated_on(run)}"))
     for source, loss in run.validation_loss_by_source.items():
         rows.append((f"  {printable(source)}", "no validation text" if loss is None else f"{loss:.4f}"))
+    if run.calibrated_by != 1:
+        sure = "less" if run.calibrated_by < 1 else "more"
+        rows.append(
+            ("calibrated", f"logits times {run.calibrated_by:.3f}: {sure} sure, as the validation text wants it")
+        )
     if best := _best(run):
         rows.append(("best step", best))
     if run.skipped_steps:
@@ -196,6 +201,7 @@ def plain_lines(run: Run, config: Config) -> list[str]:
         "best_step": run.best_step,
         "best_validation_loss": _figure(run.best_validation_loss),
         "compared_loss": _figure(run.compared_loss),
+        "calibrated_by": None if run.calibrated_by == 1 else _figure(run.calibrated_by),
         "overfitting_since_step": run.overfitting.best_step if run.overfitting else None,
         **{
             f"validation_loss[{printable(name)}]": _figure(loss) for name, loss in run.validation_loss_by_source.items()

@@ -28,10 +28,10 @@ class Pace:
         return self.per_flop * flops + self.per_layer * num_layers
 
     def slowed_to(self, small: tuple[float, int, float], wide: tuple[float, int, float]) -> Pace:
-        """Return this pace slowed down so that two networks of equal depth are not expected to be faster than they are.
+        """Return this pace slowed down so that neither of two networks is expected to be faster than it is.
 
-        `small`, `wide`: the FLOPs per token, layers and seconds per token of each. Neither part of the pace gets faster:
-        what the small network loses more than the wide one is overhead of its layers.
+        `small`, `wide`: the FLOPs per token, layers and seconds per token of each; they have equally many layers.
+        Neither part of the pace gets faster: what the small network loses more than the wide one is overhead.
 
         >>> slow = Pace(per_flop=1e-11, per_layer=2e-6).slowed_to((1e6, 4, 4.6e-5), (5e6, 4, 1.26e-4))
         >>> round(slow.per_flop * 1e11, 6), round(slow.per_layer * 1e6, 6)

@@ -30,6 +30,7 @@ from headrace.run.memory import check_memory, num_shards
 from headrace.run.records import CheckpointState, Environment, Run
 from headrace.run.remembered_scaling import remembered_scaling
 from headrace.run.resume import check_resumable, checkpoint_to_resume, read_checkpoint_state
+from headrace.run.session.calibration import Calibration
 from headrace.run.session.computing import RunComputing
 from headrace.run.session.corpus_facts import corpus_facts
 from headrace.run.session.corpus_files import CorpusFiles
@@ -170,7 +171,9 @@ class Pretraining:
         config, group = self.config, self.group
         self.activity("building the network")
         self.network = self._origin.build_network(config)
-        check_disk_space(self.folder.path, 2 * checkpoint_bytes(self.network, bool(config.training.average)))
+        check_disk_space(
+            self.folder.path, 2 * checkpoint_bytes(self.network, config.training.sets_trained_weights_apart)
+        )
         self.computing = RunComputing(
             config, self.network, self.loader, group, self.folder, self._machine, self._scaling, self._begin
         )
@@ -227,8 +230,9 @@ class Pretraining:
             stack.callback(tracker.close)
         if self._evaluator is not None:
             stack.callback(self._evaluator.close)
+        self._calibration = Calibration(self._replica.network)
         self._evaluation = RunEvaluation(
-            self._replica, self._evaluator, self.tokenizer, training, self._begin, averaged
+            self._replica, self._evaluator, self.tokenizer, training, self._calibration, self._begin, averaged
         )
         self._saving = RunSaving(
             self._checkpoints,
@@ -238,6 +242,7 @@ class Pretraining:
             self._state,
             training,
             self.is_validated,
+            self._calibration,
             self._begin,
             averaged,
         )
@@ -253,7 +258,7 @@ class Pretraining:
             self._saving,
             self._should_stop,
             group,
-            checkpoint_bytes(self.network, average is not None),
+            checkpoint_bytes(self.network, training.sets_trained_weights_apart),
             sampler=open_sampler(training, config.model.vocab_size, self.loader),
         )
 
@@ -324,6 +329,7 @@ class Pretraining:
                 yield info
         tally.finish()
         run.was_stopped = self.loop.was_stopped
+        run.calibrated_by = self._calibration.factor
         run.corpus = self.corpus()
         if self._given_batches is None and self.loader.is_mixture:
             run.rows_by_source = self.loader.rows_by_source(run.steps)

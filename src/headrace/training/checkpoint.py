@@ -3,7 +3,7 @@
 checkpoints/step-00001000/   config.json  generation_config.json  model.safetensors
                              tokenizer.json  tokenizer_config.json
                              optimizer.safetensors  state.json (written last, with a hash of every other file)
-                             unaveraged.safetensors (only where the model is an average of weights)
+                             unaveraged.safetensors (only where the model is an average of weights, or calibrated)
 checkpoints/last, best       links to two of them; the others are removed
 """
 
@@ -50,12 +50,12 @@ from headrace.training.restore import (
 CHECKPOINT_NAME = r"step-\d{8,}"
 
 
-def checkpoint_bytes(network: Network, is_averaged: bool = False) -> int:
+def checkpoint_bytes(network: Network, sets_trained_weights_apart: bool = False) -> int:
     """Return the disk space of one checkpoint: weights, and at most two numbers of optimizer state per weight.
 
-    `is_averaged`: whether it holds an average of the weights beside them.
+    `sets_trained_weights_apart`: whether it holds the weights that training goes on with beside those of the model.
     """
-    numbers = 4 if is_averaged else 3
+    numbers = 4 if sets_trained_weights_apart else 3
     return numbers * FLOAT_BYTES * sum(parameter.numel() for parameter in network.parameters()) + (8 << 20)
 
 
@@ -82,7 +82,7 @@ class Contents:
     """Weights of the model, under the names of transformers."""
     optimizer: Mapping[str, Tensor]
     unaveraged: Mapping[str, Tensor] = field(default_factory=dict)
-    """Weights that training goes on with, where those of the model are an average of them."""
+    """Weights that training goes on with, where those of the model are an average of them, or calibrated."""
 
     @property
     def tensor_files(self) -> dict[str, Mapping[str, Tensor]]:

@@ -81,6 +81,9 @@ class TrainingConfig(BaseModel):
     average: float = Field(default=0, ge=0, le=1)
     """Share of the updates so far over which weights are averaged, such as 0.05; the average is what is evaluated and
     saved as the model. 0: the newest weights are."""
+    calibrate: bool = False
+    """At the end, multiply the logits by the number for which the loss on the validation text is lowest. Not given:
+    where the text comes round often, which makes a network too sure of itself. Not with `average`."""
     gradient_clip: float = Field(default=1.0, ge=0)
     """Largest norm of the gradient; 0: no limit."""
     gradient_checkpointing: bool = False
@@ -162,6 +165,16 @@ class TrainingConfig(BaseModel):
             if progress < end:
                 return window
         return 0
+
+    @property
+    def sets_trained_weights_apart(self) -> bool:
+        """Whether checkpoints may hold the weights that training goes on with beside those of the model."""
+        return bool(self.average) or self.calibrate
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the model of a run is calibrated at its end: an average of weights is not."""
+        return self.calibrate and not self.average
 
     @property
     def mean_window(self) -> float:

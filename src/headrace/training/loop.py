@@ -40,6 +40,9 @@ class Evaluating(Protocol):
     def measure(self, seconds: float) -> EvaluationCosts:
         """Measure in about this time what evaluating costs."""
 
+    def calibrate(self, num_tokens: int, window: int) -> None:
+        """Calibrate the network on a sample of this size, in windows of this length; no update follows."""
+
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
 
@@ -236,6 +239,8 @@ class Loop:
         """
         if not self._is_sound(info):
             return None
+        if self._config.calibrates and due.tokens is not None and info.is_last:
+            self._evaluating.calibrate(self._pauses.judged_tokens(due.tokens), self._config.window_at(info.progress))
         saving_began = self._clock()
         if due.saves:
             self._saving.begin(info.is_last)

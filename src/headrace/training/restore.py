@@ -22,7 +22,7 @@ from headrace.training.optimizers.optimizer import Optimizer
 STATE_VERSION = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 UNAVERAGED = "unaveraged.safetensors"
-"""The weights that training goes on with, where those of the model are an average of them."""
+"""The weights that training goes on with, where those of the model are an average of them, or calibrated."""
 NEEDED_FILES = {MODEL, OPTIMIZER, "config.json", "tokenizer.json", "tokenizer_config.json"}
 FLOAT32 = "F32"  # the name in safetensors
 FILE_NAME = re.compile(r"\w[\w.-]*")

@@ -16,6 +16,7 @@ from headrace.generation.prompts import BETWEEN_SAMPLES, first_prompt
 from headrace.generation.sampling import Sampling
 from headrace.machine.measure import torch_threads
 from headrace.models.network import Network
+from headrace.run.session.calibration import Calibration, find_factor
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluator
 from headrace.training.loop import Findings
@@ -39,6 +40,7 @@ class RunEvaluation:
         evaluator: Evaluator | None,
         tokenizer: Tokenizer,
         training: TrainingConfig,
+        calibration: Calibration,
         activity: Activity = ignore,
         average: Sequence[Tensor] | None = None,
     ) -> None:
@@ -46,7 +48,7 @@ class RunEvaluation:
 
         `average`: weights to evaluate in the place of those that are trained; None: those.
         """
-        self._average, self._training = average, training
+        self._average, self._calibration, self._training = average, calibration, training
         self._replica, self._evaluator, self._tokenizer = replica, evaluator, tokenizer
         texts = evaluator.texts(ROWS_TO_PROMPT_FROM) if evaluator and not training.given_prompts else []
         self.prompts = training.given_prompts or [first_prompt(texts)]
@@ -82,6 +84,17 @@ class RunEvaluation:
                 return EvaluationCosts(text_s=self._text_s)
             token_s = self._evaluator.measure(network, seconds, self._trained(network))
             return EvaluationCosts(token_s, self._evaluator.num_tokens, self._text_s)
+
+    def calibrate(self, num_tokens: int, window: int) -> None:
+        """Calibrate the network on a sample of this size, in windows of this length; no update follows."""
+        self._activity("calibrating")
+        self._make_room()
+        found = 1.0
+        with self._replica.whole() as network:
+            if self._evaluator is not None:
+                evaluate, replica = self._evaluator, self._trained(network)
+                found = find_factor(network, lambda: evaluate(network, num_tokens, replica, window).loss)
+        self._calibration.multiply(self._replica.group.from_main(found, "waiting for rank 0 to calibrate"))
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""

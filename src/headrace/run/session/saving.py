@@ -13,6 +13,7 @@ from headrace.distributed.replicas import Replica
 from headrace.machine.facts import peak_memory_bytes
 from headrace.machine.hardware import available_memory_bytes
 from headrace.run.records import CheckpointState
+from headrace.run.session.calibration import Calibration
 from headrace.training.checkpoint import Checkpoints, Contents, small_files
 from headrace.training.config import TrainingConfig
 from headrace.training.optimizers.optimizer import Optimizer
@@ -38,6 +39,7 @@ class RunSaving:
         describe: Callable[[], CheckpointState],
         training: TrainingConfig,
         is_validated: bool,
+        calibration: Calibration,
         activity: Activity = ignore,
         average: Sequence[Tensor] | None = None,
     ) -> None:
@@ -45,7 +47,7 @@ class RunSaving:
 
         `average`: weights to save as the model, with those that are trained beside them; None: only those.
         """
-        self._average = average
+        self._average, self._calibration = average, calibration
         self._saver = Saver(checkpoints)
         self._replica, self._optimizer, self._tokenizer = replica, optimizer, tokenizer
         self._describe, self._memory_budget, self._is_validated = describe, training.memory_budget, is_validated
@@ -67,8 +69,9 @@ class RunSaving:
         with group.exchanging("gathering the optimizer's state"):
             optimizer = {name: tensor for name, tensor in self._optimizer.tensors() if group.is_main}
         unaveraged: Tensors = {}
-        if self._average is not None:
-            with self._replica.whole() as network:
+        trained = self._calibration.trained_weights
+        if self._average is not None or trained is not None:
+            with self._replica.whole(trained) as network:
                 unaveraged = network.to_hugging_face()[1] if group.is_main else {}
         with self._replica.whole(self._average) as network:
             if group.is_main:

@@ -30,7 +30,7 @@ class Regime:
     name: str
     most_pressure: float
     """The regime holds up to this `Exposure.pressure`."""
-    values: dict[str, float]
+    values: dict[str, float | bool]
     """What differs from the defaults, by dotted key."""
 
 
@@ -38,8 +38,16 @@ class Regime:
 REGIMES = (
     Regime("fresh text", 0.25, {}),
     Regime("a few epochs", 5.0, {"training.weight_decay": 0.5}),
-    Regime("several epochs", 50.0, {"training.weight_decay": 1.0, "training.dropout": 0.2}),
-    Regime("many epochs", float("inf"), {"training.weight_decay": 2.0, "training.dropout": 0.3}),
+    Regime(
+        "several epochs",
+        50.0,
+        {"training.weight_decay": 1.0, "training.dropout": 0.2, "training.calibrate": True},
+    ),
+    Regime(
+        "many epochs",
+        float("inf"),
+        {"training.weight_decay": 2.0, "training.dropout": 0.3, "training.calibrate": True},
+    ),
 )
 REGIME_KEYS = sorted({key for regime in REGIMES for key in regime.values})
 RECIPE_KEYS = ("training.num_epochs", *REGIME_KEYS)
@@ -55,7 +63,7 @@ def regime_of(pressure: float) -> Regime:
     return next(regime for regime in REGIMES if pressure <= regime.most_pressure)
 
 
-def recipe_for(exposure: Exposure, is_limited_by_time: bool, law: Law) -> tuple[Regime, dict[str, float]]:
+def recipe_for(exposure: Exposure, is_limited_by_time: bool, law: Law) -> tuple[Regime, dict[str, float | bool]]:
     """Return the regime of a run, and the values of its recipe; a run that only time limits may end before that."""
     share = law.best_share(exposure) if is_limited_by_time else 1.0  # whoever says how far it goes is obeyed
     regime = regime_of(exposure.shortened(share).pressure)
@@ -98,15 +106,20 @@ def settle_recipe(
     return [notice]
 
 
-def _notice(exposure: Exposure, regime: Regime, taken: Mapping[str, float]) -> str:
+def _notice(exposure: Exposure, regime: Regime, taken: Mapping[str, float | bool]) -> str:
     epochs = exposure.epochs
     number = "less than 0.1" if epochs < 0.1 else f"about {epochs:.1f}" if epochs < 10 else f"about {epochs:,.0f}"
     size = exposure.block_parameters / exposure.unique_tokens
     weights = "" if exposure.pressure == 0 else f", with {size:.2g} weights for each token of the text"
-    recipe = "".join(f" {key.partition('.')[2]}={value:g}" for key, value in taken.items())
+    recipe = "".join(f" {key.partition('.')[2]}={_written(value)}" for key, value in taken.items())
     sentence = f"{number} epochs until the limit{weights}: the recipe for {regime.name}" + (recipe and f",{recipe}")
     why = ", after which more would hardly help" if "training.num_epochs" in taken else ""
     return sentence + why
+
+
+def _written(value: float | bool) -> str:
+    """Return a value as a user may write it."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def _exposure(config: Config, limits: Limits, corpus: Mapping[str, Any], num_processes: int) -> Exposure:
