@@ -158,6 +158,8 @@ def test_each_process_keeps_its_piece_of_the_state(corpus: Path, tmp_path: Path)
     train(values)
     calibrated = settings(corpus, tmp_path / "calibrated", **short, **{"training.calibrate": True})
     train(calibrated)
+    factor = json.loads((tmp_path / "calibrated" / "summary.json").read_text())["calibrated_by"]
+    assert abs(factor - 1) > 0.01, "or a group that does not calibrate would not be noticed"
     longer = {"training.max_steps": 6, "run.resume": True}
     cases = []
     for sharding in SHARDINGS:

@@ -108,8 +108,11 @@ def test_the_text_to_evaluate_on_is_a_share_of_the_corpus_or_its_own_files(tmp_p
     (tmp_path / "validation.txt").write_text(make_text(5_000))
     config.data.validation_sources = [str(tmp_path / "validation.txt")]
     assert complete_from_corpus(config, []).validation_tokens == pytest.approx(5_000, rel=0.01)
-    prepare(config.data.sources, "byte")
-    assert complete_from_corpus(config, []).validation_tokens == pytest.approx(5_000, rel=0.01), "tokenised"
+    config.data.tokenizer, config.model.vocab_size = "bpe:300", 0
+    prepare(config.data.sources, "bpe:300")
+    validated = complete_from_corpus(config, [])
+    assert validated.validation_tokens == pytest.approx(5_000 * validated.tokens / validated.num_bytes, rel=0.01)
+    assert validated.tokens < 0.9 * validated.num_bytes
 
 
 def test_what_is_chosen_for_a_time_limit_is_said_and_a_small_text_ends_before_it(tmp_path: Path) -> None:

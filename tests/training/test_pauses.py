@@ -11,7 +11,7 @@ from headrace.stages import Stage
 from headrace.training.config import TrainingConfig
 from headrace.training.evaluate import Evaluation
 from headrace.training.loop import Findings, Loop, StepInfo
-from headrace.training.pauses import Due, EvaluationCosts, Pauses
+from headrace.training.pauses import CALIBRATING_EVALUATIONS, Due, EvaluationCosts, Pauses
 from headrace.training.schedule import Limits, Position, learning_rate_factor
 from headrace.training.showing.windows import BatchStream, DealtWindows
 from headrace.training.step import StepResult, StepSeconds, TrainStep
@@ -35,6 +35,8 @@ class World:
     """Tokens of each evaluation, and of the sample by which it is judged."""
     windows: list[int] = field(default_factory=list)
     """Tokens of the windows of each evaluation."""
+    calibrated: list[int] = field(default_factory=list)
+    """Tokens that the network was calibrated on."""
     texts: int = 0
     text_seconds: float = 0.0
     saved: list[tuple[int, bool]] = field(default_factory=list)
@@ -63,8 +65,9 @@ class World:
         self.now_s += seconds
         return EvaluationCosts(self.token_s, self.part_tokens, self.text_s)
 
-    def calibrate(self, num_tokens: int, window: int) -> None:
-        raise AssertionError("not asked for")
+    def calibrate(self, num_tokens: int) -> None:
+        self.calibrated.append(num_tokens)
+        self.now_s += CALIBRATING_EVALUATIONS * self.token_s * min(num_tokens, self.part_tokens or num_tokens)
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         assert due.tokens is not None
@@ -193,6 +196,15 @@ def test_settings_are_obeyed() -> None:
     assert {tokens for tokens, _ in whole.evaluated} == {0}
 
 
+def test_a_run_is_calibrated_at_its_end_on_the_sample_of_its_evaluations() -> None:
+    world = World(part_tokens=100_000)
+    world.run(max_steps=500, calibrate=True)
+    assert world.calibrated == [world.evaluated[0][1]]
+    large = World(token_s=1e-6)
+    large.run(max_steps=20, evaluation_tokens=0, calibrate=True)
+    assert large.calibrated == [50_000], "the whole part would be too much"
+
+
 def test_text_that_is_not_cheap_is_cut_to_a_share_of_the_run() -> None:
     dear, cheap, short = World(text_s=20.0), World(text_s=0.01), World(text_s=20.0)
     dear.run(max_steps=2000)
@@ -222,9 +234,12 @@ def test_the_last_save_is_written_while_the_run_is_evaluated() -> None:
 
 @pytest.mark.parametrize("minutes", [0.2, 1.0, 10.0])
 @pytest.mark.parametrize("part_tokens", [20_000, 1_000_000])
-def test_a_time_limit_has_the_last_evaluation_and_save_in_it(minutes: float, part_tokens: int) -> None:
+@pytest.mark.parametrize("calibrates", [False, True])
+def test_a_time_limit_has_the_last_evaluation_and_save_in_it(
+    minutes: float, part_tokens: int, calibrates: bool
+) -> None:
     world = World(step_s=0.25, part_tokens=part_tokens, write_s=0.3)
-    infos = world.run(max_minutes=minutes)
+    infos = world.run(max_minutes=minutes, calibrate=calibrates)
     assert infos[-1].elapsed_s == pytest.approx(60 * minutes, abs=0.25)
     final = TrainingConfig(max_minutes=minutes)
     lowest = final.learning_rate * learning_rate_factor(final, 1.0)

@@ -32,7 +32,7 @@ class Nothing:
     def measure(self, seconds: float) -> EvaluationCosts:
         return EvaluationCosts()
 
-    def calibrate(self, num_tokens: int, window: int) -> None:
+    def calibrate(self, num_tokens: int) -> None:
         pass
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:

@@ -103,10 +103,10 @@ def _learned(run: Run) -> list[tuple[str, str]]:
         rows.append(("validation loss", f"{run.validation_loss:.4f}{bits}{_validated_on(run)}"))
     for source, loss in run.validation_loss_by_source.items():
         rows.append((f"  {printable(source)}", "no validation text" if loss is None else f"{loss:.4f}"))
-    if run.calibrated_by != 1:
-        sure = "less" if run.calibrated_by < 1 else "more"
+    if run.calibrated_by != 1 and run.best_step in (None, run.steps):
+        was = "too sure of itself" if run.calibrated_by < 1 else "not sure enough"
         rows.append(
-            ("calibrated", f"logits times {run.calibrated_by:.3f}: {sure} sure, as the validation text wants it")
+            ("calibrated", f"logits times {run.calibrated_by:.3f}, as the network was {was} on the validation text")
         )
     if best := _best(run):
         rows.append(("best step", best))

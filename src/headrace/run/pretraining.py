@@ -135,6 +135,7 @@ class Pretraining:
         self.history = self.folder.history(position.step) if saved is not None else History()
         recall(self.run, position, self.history)
         if limits.is_over(position.step, position.elapsed_s, position.reserve_s):
+            self.run.calibrated_by = saved.calibrated_by if saved is not None else 1.0
             self._end_at_once(position, limits)
             return
         check_memory(config, group)
@@ -179,7 +180,9 @@ class Pretraining:
         )
         self._saved_average: list[Tensor] | None = None
         if saved is not None and resume_from is not None:
-            self._saved_average = load_training_weights(resume_from, self.network, bool(config.training.average))
+            self._saved_average = load_training_weights(
+                resume_from, self.network, bool(config.training.average and saved.config.training.average)
+            )
             self._batches.restore(saved.loader)
             self.notices.append(f"resuming from step {saved.position.step:,} ({resume_from})")
         else:
@@ -234,6 +237,8 @@ class Pretraining:
         self._evaluation = RunEvaluation(
             self._replica, self._evaluator, self.tokenizer, training, self._calibration, self._begin, averaged
         )
+        if training.calibrate and group.is_main and not self._evaluation.can_calibrate:
+            self.notices.append("the model will not be calibrated: there is too little validation text")
         self._saving = RunSaving(
             self._checkpoints,
             self._replica,
@@ -366,4 +371,5 @@ class Pretraining:
             environment=Environment(**environment()),
             processes=self.group.world_size,
             continues_from=self._origin.record,
+            calibrated_by=self._calibration.factor,
         )

@@ -82,8 +82,8 @@ class TrainingConfig(BaseModel):
     """Share of the updates so far over which weights are averaged, such as 0.05; the average is what is evaluated and
     saved as the model. 0: the newest weights are."""
     calibrate: bool = False
-    """At the end, multiply the logits by the number for which the loss on the validation text is lowest. Not given:
-    where the text comes round often, which makes a network too sure of itself. Not with `average`."""
+    """At the limit of a run, multiply the logits by the number for which the loss on the validation text is lowest. Not
+    given: where the text comes round often, which makes a network too sure of itself. Not with `average`."""
     gradient_clip: float = Field(default=1.0, ge=0)
     """Largest norm of the gradient; 0: no limit."""
     gradient_checkpointing: bool = False
@@ -172,11 +172,6 @@ class TrainingConfig(BaseModel):
         return bool(self.average) or self.calibrate
 
     @property
-    def calibrates(self) -> bool:
-        """Whether the model of a run is calibrated at its end: an average of weights is not."""
-        return self.calibrate and not self.average
-
-    @property
     def mean_window(self) -> float:
         """Tokens of a window, averaged over a run: what attention costs is in proportion to it."""
         return sum(share * window for share, window in self.windows)
@@ -201,6 +196,8 @@ class TrainingConfig(BaseModel):
                 f"batch_size {self.batch_size:,} times max_length {self.max_length:,} is more than"
                 f" {MAX_UPDATE_TOKENS:,} tokens per update"
             )
+        if self.calibrate and self.average:
+            raise ValueError("an average of weights is not calibrated: set calibrate to false, or average to 0")
         return self
 
 

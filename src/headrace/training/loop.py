@@ -32,6 +32,8 @@ class Findings:
     judged: Evaluation | None = None
     """Evaluation on the sample that all evaluations of the run are compared by."""
     text: str | None = None
+    compared: Evaluation | None = None
+    """The same for the weights as they were trained, where the model was calibrated."""
 
 
 class Evaluating(Protocol):
@@ -40,8 +42,8 @@ class Evaluating(Protocol):
     def measure(self, seconds: float) -> EvaluationCosts:
         """Measure in about this time what evaluating costs."""
 
-    def calibrate(self, num_tokens: int, window: int) -> None:
-        """Calibrate the network on a sample of this size, in windows of this length; no update follows."""
+    def calibrate(self, num_tokens: int) -> None:
+        """Calibrate the network on a sample of this size; no update follows."""
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
@@ -92,7 +94,8 @@ class StepInfo:
     """Data wait averaged over all processes."""
     evaluation: Evaluation | None = None
     judged: Evaluation | None = None
-    """Evaluation on the sample that all evaluations of the run are compared by; in a group, rank 0 has it."""
+    """Evaluation on the sample that all evaluations of the run are compared by, of the weights as they were trained; in
+    a group, rank 0 has it."""
     sample: str | None = None
     warning: str | None = None
     is_last: bool = False
@@ -239,8 +242,8 @@ class Loop:
         """
         if not self._is_sound(info):
             return None
-        if self._config.calibrates and due.tokens is not None and info.is_last:
-            self._evaluating.calibrate(self._pauses.judged_tokens(due.tokens), self._config.window_at(info.progress))
+        if self._config.calibrate and info.is_last and due.tokens is not None:
+            self._evaluating.calibrate(self._pauses.calibration_tokens)
         saving_began = self._clock()
         if due.saves:
             self._saving.begin(info.is_last)
@@ -270,7 +273,7 @@ class Loop:
         # Longer windows than it has learned from so far would make a network look worse than it is.
         due = replace(due, window=self._config.window_at(info.progress))
         found = self._evaluating.evaluate(due, judged_tokens)
-        info.evaluation, info.judged, info.sample = found.evaluation, found.judged, found.text
+        info.evaluation, info.judged, info.sample = found.evaluation, found.compared or found.judged, found.text
         loss = found.judged.loss if found.judged else None
         is_lower = loss is not None and (position.best_loss is None or loss < position.best_loss)
         mine = [float(is_lower), loss or 0.0, self._clock() - began]

@@ -30,6 +30,8 @@ SAVE_SECONDS = 60.0  # between saves, where these shares allow it
 LEAST_INTERVAL = 0.1  # of a run, between evaluations
 MOST_TOKENS, FEWEST_TOKENS = 50_000, 10_000
 """Limits of the sample of the validation part that is evaluated on before the end."""
+CALIBRATING_EVALUATIONS = 3
+"""Evaluations on the sample that calibrating takes."""
 MEASURED_STEP = 3
 """Steps after which evaluating is measured: the first ones pay for fresh memory."""
 RECENT_STEPS = 50
@@ -61,7 +63,8 @@ def expected_seconds(config: TrainingConfig, updates_s: float, sample_s: float, 
     if config.evaluation_tokens == "auto":
         least_s = sample_s * FEWEST_TOKENS / MOST_TOKENS
         last_s = whole_s if whole_s <= WHOLE_SHARE * updates_s else max(least_s, EVALUATING_SHARE * updates_s)
-    return last_s + min((1 / LEAST_INTERVAL - 1) * sample_s, EVALUATING_SHARE * updates_s)
+    calibrating_s = CALIBRATING_EVALUATIONS * sample_s if config.calibrate else 0.0
+    return calibrating_s + last_s + min((1 / LEAST_INTERVAL - 1) * sample_s, EVALUATING_SHARE * updates_s)
 
 
 def saves_before_end(config: TrainingConfig, total_s: float, total_steps: float) -> bool:
@@ -169,6 +172,11 @@ class Pauses:
         return tokens if sample_tokens is None or self._config.evaluation_tokens != "auto" else sample_tokens
 
     @property
+    def calibration_tokens(self) -> int:
+        """Return the tokens to calibrate on: the sample that evaluations are compared by, unless that is very large."""
+        return min(self._sample_tokens() or MOST_TOKENS, MOST_TOKENS)
+
+    @property
     def can_save_best(self) -> bool:
         """Return whether a save would keep within its share of the time, or settings ask for evaluations or saves."""
         config = self._config
@@ -259,6 +267,8 @@ class Pauses:
         last_tokens = self._last_tokens()
         judged_tokens = self.judged_tokens(last_tokens)
         evaluating_s = sum(map(self._seconds_for, {last_tokens, judged_tokens}))
+        if self._config.calibrate:
+            evaluating_s += CALIBRATING_EVALUATIONS * self._seconds_for(self.calibration_tokens)
         text_s = min(self._costs.text_s, self.due_at_end().text_s)
         return min(max(evaluating_s + text_s, self._written_s), self._limits.seconds / 2)
 

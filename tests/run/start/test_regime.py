@@ -17,7 +17,7 @@ from headrace.run.config import Config
 from headrace.run.corpus import open_training
 from headrace.run.pretraining import Pretraining
 from headrace.run.start import regime
-from headrace.run.start.regime import REGIMES, expected_tokens, regime_of, settle_recipe
+from headrace.run.start.regime import RECIPE_KEYS, REGIMES, expected_tokens, regime_of, settle_recipe
 from headrace.training.config import TrainingConfig
 from headrace.training.schedule import Limits
 from tests.conftest import make_text
@@ -56,6 +56,14 @@ def test_a_given_key_overrules_the_regime() -> None:
     config, (said,) = settled(4, weight_decay=DEFAULT, dropout=0)
     assert config.training.weight_decay == DEFAULT and config.training.dropout == 0
     assert said.endswith("the recipe for a few epochs")
+
+
+def test_text_that_comes_round_often_is_calibrated_where_it_can_be() -> None:
+    config, (said,) = settled(40)
+    assert config.training.calibrate is True and "calibrate=true" in said
+    averaged, (said,) = settled(40, average=0.05)
+    assert not averaged.training.calibrate and "calibrate" not in said
+    assert not settled(4)[0].training.calibrate, "a few epochs need no calibration"
 
 
 def test_a_time_limit_means_as_many_tokens_as_the_machine_computes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +153,8 @@ def test_a_run_that_is_refused_before_it_begins_leaves_its_recipe_open(
     with pytest.raises(UsageError, match="too little memory"), Pretraining(configured(corpus, "run", **TIMED)):
         pass
     written = json.loads((corpus.parent / "run" / "config.json").read_bytes())["training"]
-    assert not written.keys() & {"num_epochs", "dropout", "weight_decay"}, "on resume, they are decided"
+    recipe = {key.partition(".")[2] for key in RECIPE_KEYS}
+    assert not written.keys() & recipe, "on resume, they are decided"
     assert written["max_minutes"] == 10
 
 

@@ -22,13 +22,15 @@ HEAD_WIDTH_BEFORE = 64
 
 def upgraded_config(values: dict[str, Any]) -> dict[str, Any]:
     """Return a saved configuration with what it left open when it was written, and what today's defaults changed."""
-    data, model = values.get("data", {}), values.get("model", {})
+    data, model, training = values.get("data", {}), values.get("model", {}), values.get("training", {})
     if isinstance(data, dict):
         values = {**values, "data": {"special_tokens_in_text": "special", **data}}
     if isinstance(model, dict) and model.get("num_heads") == 0:
         width = model.get("d_model")
         if isinstance(width, int) and 0 < width <= MOST_WIDTH:
             values = {**values, "model": {**model, "num_heads": heads_of(width, HEAD_WIDTH_BEFORE)}}
+    if isinstance(training, dict) and "dropout" in training:  # its recipe was decided, perhaps before there was this
+        values = {**values, "training": {"calibrate": False, **training}}
     return values
 
 
@@ -60,6 +62,8 @@ class CheckpointState(Record):
     """Processes that trained together; absent from the oldest checkpoints, which know only one."""
     continues_from: StartRecord | None = None
     """The model that the run began from; null: random weights."""
+    calibrated_by: float = Field(default=1.0, gt=0)
+    """Number by which the logits of the model were multiplied (`training.calibrate`); 1: they were not."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the state as a JSON object, without what is not known of the machine."""

@@ -42,7 +42,7 @@ class Run(Record):
     compared_loss: Figure = None
     """Newest loss on that same sample."""
     calibrated_by: float = 1.0
-    """Number by which the logits of the model were multiplied at the end (`training.calibrate`); 1: they were not."""
+    """Number by which the last checkpoint's logits were multiplied (`training.calibrate`); 1: they were not."""
     overfitting: Overfitting | None = None
     """Set while the validation loss rises, beyond what noise explains, and the training loss falls; else null."""
     validation_bits_per_byte: Figure = None

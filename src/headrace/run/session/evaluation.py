@@ -16,9 +16,9 @@ from headrace.generation.prompts import BETWEEN_SAMPLES, first_prompt
 from headrace.generation.sampling import Sampling
 from headrace.machine.measure import torch_threads
 from headrace.models.network import Network
-from headrace.run.session.calibration import Calibration, find_factor
+from headrace.run.session.calibration import LEAST_TOKENS, Calibration, find_factor
 from headrace.training.config import TrainingConfig
-from headrace.training.evaluate import Evaluator
+from headrace.training.evaluate import Evaluation, Evaluator
 from headrace.training.loop import Findings
 from headrace.training.pauses import FEWEST_TOKENS, MOST_TOKENS, Due, EvaluationCosts
 
@@ -85,16 +85,22 @@ class RunEvaluation:
             token_s = self._evaluator.measure(network, seconds, self._trained(network))
             return EvaluationCosts(token_s, self._evaluator.num_tokens, self._text_s)
 
-    def calibrate(self, num_tokens: int, window: int) -> None:
-        """Calibrate the network on a sample of this size, in windows of this length; no update follows."""
+    @property
+    def can_calibrate(self) -> bool:
+        """Return whether there is enough validation text; known to the process that evaluates."""
+        return self._evaluator is not None and self._evaluator.count(MOST_TOKENS) >= LEAST_TOKENS
+
+    def calibrate(self, num_tokens: int) -> None:
+        """Calibrate the network on a sample of this size; no update follows."""
         self._activity("calibrating")
         self._make_room()
-        found = 1.0
+        factor, calibration = 1.0, self._calibration
         with self._replica.whole() as network:
-            if self._evaluator is not None:
+            if self._evaluator is not None and self.can_calibrate:
                 evaluate, replica = self._evaluator, self._trained(network)
-                found = find_factor(network, lambda: evaluate(network, num_tokens, replica, window).loss)
-        self._calibration.multiply(self._replica.group.from_main(found, "waiting for rank 0 to calibrate"))
+                factor, before = find_factor(network, lambda: evaluate(network, num_tokens, replica).loss)
+                calibration.num_tokens, calibration.loss_before = num_tokens, before
+        calibration.multiply(self._replica.group.from_main(factor, "waiting for rank 0 to calibrate"))
 
     def evaluate(self, due: Due, judged_tokens: int) -> Findings:
         """Evaluate and write text as it is due; also on the sample of `judged_tokens`, where that is another."""
@@ -110,7 +116,16 @@ class RunEvaluation:
             evaluation = judged = self._evaluator(network, due.tokens, replica, due.window)
             if not self._evaluator.is_same(due.tokens, judged_tokens):
                 judged = self._evaluator(network, judged_tokens, replica, due.window)
-            return Findings(evaluation, judged, text)
+            return Findings(evaluation, judged, text, self._as_before(judged, judged_tokens))
+
+    def _as_before(self, judged: Evaluation, judged_tokens: int) -> Evaluation:
+        """Return an evaluation of the weights as they were trained, as all earlier ones are."""
+        before = self._calibration.loss_before
+        if before is None or self._evaluator is None:
+            return judged
+        if not self._evaluator.is_same(self._calibration.num_tokens, judged_tokens):
+            return judged
+        return replace(judged, loss=before, bits_per_byte=judged.bits_per_byte * before / judged.loss)
 
     def _trained(self, network: Network) -> Replica | None:
         """Return the replica that trains a network; None for one that was put together to be evaluated."""

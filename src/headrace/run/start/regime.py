@@ -98,7 +98,7 @@ def settle_recipe(
         regime, recipe = recipe_for(exposure, limits.steps is None, law)
         if "training.num_epochs" in recipe and not has_passes():
             regime, recipe = recipe_for(exposure, is_limited_by_time=False, law=law)
-        taken = {key: value for key, value in recipe.items() if not is_given(config, key)}
+        taken = {key: value for key, value in recipe.items() if not is_given(config, key) and _is_of_use(config, key)}
         found = [taken, _notice(exposure, regime, taken)]
     values, notice = group.from_main(found, "counting epochs")
     for key, value in values.items():
@@ -115,6 +115,14 @@ def _notice(exposure: Exposure, regime: Regime, taken: Mapping[str, float | bool
     sentence = f"{number} epochs until the limit{weights}: the recipe for {regime.name}" + (recipe and f",{recipe}")
     why = ", after which more would hardly help" if "training.num_epochs" in taken else ""
     return sentence + why
+
+
+def _is_of_use(config: Config, key: str) -> bool:
+    """Return whether a part of the recipe can be followed: averages of weights are not calibrated, nor is any model
+    without validation text."""
+    if key != "training.calibrate":
+        return True
+    return not config.training.average and bool(config.data.validation_fraction or config.data.validation_sources)
 
 
 def _written(value: float | bool) -> str:
